@@ -1,0 +1,104 @@
+"""Random flips, shifts and cut-outs of whole batches of uint8 images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from simnets.errors import SimNetsError
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The random choices for n images: flips (n,), shifts (n, 2) and cut-out centres (n, 2), rows first."""
+
+    flips: Tensor
+    shifts: Tensor
+    centres: Tensor
+
+    def part(self, share: slice) -> Draws:
+        """The choices for some of the images."""
+        return Draws(self.flips[share], self.shifts[share], self.centres[share])
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Flip left to right with probability ½; move by up to `shift` pixels each way; blank a square.
+
+    What a shift uncovers is black (`padding="zero"`) or mirrored (`padding="reflect"`). The square of
+    `cutout` × `cutout` pixels lies anywhere with its centre inside the image, and is black.
+
+    Choices are drawn apart from being applied, so that each of several processes can draw for the whole
+    batch and apply to its own share: `apply(images[share], draw(n, …).part(share))`.
+    """
+
+    flip: bool = True
+    shift: int = 4
+    cutout: int = 0
+    padding: str = "zero"
+
+    def __post_init__(self) -> None:
+        if self.shift < 0 or self.cutout < 0:
+            raise SimNetsError(f"shift and cutout must be ≥ 0; got {self.shift} and {self.cutout}")
+        if self.padding not in ("zero", "reflect"):
+            raise SimNetsError(f'padding must be "zero" or "reflect"; got {self.padding!r}')
+
+    def draw(self, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
+        """The choices for `count` images; always the same numbers are drawn, whatever is switched on."""
+        flips = torch.randint(2, (count,), generator=generator).bool()
+        shifts = torch.randint(-self.shift, self.shift + 1, (count, 2), generator=generator)
+        rows = torch.randint(height, (count, 1), generator=generator)
+        columns = torch.randint(width, (count, 1), generator=generator)
+        return Draws(flips, shifts, torch.cat([rows, columns], dim=1))
+
+    def apply(self, images: Tensor, draws: Draws) -> Tensor:
+        """The uint8 images (N, C, H, W), each changed as was drawn for it; `images` stay as they are."""
+        n, c, h, w = images.shape
+        if self.padding == "reflect" and self.shift >= min(h, w):
+            raise SimNetsError(
+                f"shift must be less than the image size to mirror; got {self.shift} for {h}×{w}"
+            )
+        device = images.device
+        flips, shifts, centres = draws.flips.to(device), draws.shifts.to(device), draws.centres.to(device)
+        rows = torch.arange(h, device=device).expand(n, h)
+        columns = torch.arange(w, device=device).expand(n, w)
+        if self.flip or self.shift:
+            # One gather does both: output pixel (y, x) comes from (y + dy, ±x + dx) of the padded image.
+            s = self.shift
+            source_columns = torch.where(flips[:, None], w - 1 - columns, columns) if self.flip else columns
+            source_rows = rows + (shifts[:, :1] + s)
+            source_columns = source_columns + (shifts[:, 1:] + s)
+            padded = F.pad(images, (s, s, s, s), mode="constant" if self.padding == "zero" else "reflect")
+            index = source_rows[:, :, None] * (w + 2 * s) + source_columns[:, None, :]
+            images = (
+                padded.view(n, c, -1).gather(2, index.view(n, 1, h * w).expand(n, c, h * w)).view(n, c, h, w)
+            )
+        if self.cutout:
+            first = centres - self.cutout // 2
+            in_rows = (rows >= first[:, :1]) & (rows < first[:, :1] + self.cutout)
+            in_columns = (columns >= first[:, 1:]) & (columns < first[:, 1:] + self.cutout)
+            images = images.masked_fill((in_rows[:, :, None] & in_columns[:, None, :])[:, None], 0)
+        return images
+
+
+def augment(
+    images: Tensor,
+    generator: torch.Generator,
+    *,
+    flip: bool = True,
+    shift: int = 4,
+    cutout: int = 0,
+    padding: str = "zero",
+) -> Tensor:
+    """A randomly changed copy of uint8 images (N, C, H, W), fixed by the state of `generator` (a CPU one).
+
+    >>> augment(images, torch.Generator().manual_seed(0), flip=True, shift=4)
+    """
+    if images.dtype != torch.uint8 or images.dim() != 4:
+        raise SimNetsError(f"images must be uint8 (N, C, H, W); got {images.dtype} {tuple(images.shape)}")
+    augmentation = Augmentation(flip, shift, cutout, padding)
+    n, _, h, w = images.shape
+    return augmentation.apply(images, augmentation.draw(n, h, w, generator))
