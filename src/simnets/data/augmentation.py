@@ -68,14 +68,13 @@ class Augmentation:
         if self.flip or self.shift:
             # One gather does both: output pixel (y, x) comes from (y + dy, ±x + dx) of the padded image.
             s = self.shift
-            source_columns = torch.where(flips[:, None], w - 1 - columns, columns) if self.flip else columns
-            source_rows = rows + (shifts[:, :1] + s)
-            source_columns = source_columns + (shifts[:, 1:] + s)
+            mirrored = torch.where(flips[:, None], w - 1 - columns, columns) if self.flip else columns
             padded = F.pad(images, (s, s, s, s), mode="constant" if self.padding == "zero" else "reflect")
-            index = source_rows[:, :, None] * (w + 2 * s) + source_columns[:, None, :]
-            images = (
-                padded.view(n, c, -1).gather(2, index.view(n, 1, h * w).expand(n, c, h * w)).view(n, c, h, w)
-            )
+            pixels = padded.view(n, c, (h + 2 * s) * (w + 2 * s))
+            index = (rows + shifts[:, :1] + s)[:, :, None] * (w + 2 * s) + (mirrored + shifts[:, 1:] + s)[
+                :, None
+            ]
+            images = pixels.gather(2, index.view(n, 1, h * w).expand(n, c, h * w)).view(n, c, h, w)
         if self.cutout:
             first = centres - self.cutout // 2
             in_rows = (rows >= first[:, :1]) & (rows < first[:, :1] + self.cutout)

@@ -120,7 +120,7 @@ def download(item: Download, path: Path, progress: Progress | None = None) -> No
         try:
             _transfer(item, part, progress)
             break
-        except (ConnectionError, TimeoutError, urllib.error.URLError, http.client.HTTPException) as error:
+        except (ConnectionError, urllib.error.URLError) as error:
             refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
             if refused or pause is None:
                 cause = getattr(error, "reason", error)  # urllib wraps what went wrong
@@ -153,8 +153,10 @@ def _transfer(item: Download, part: Path, progress: Progress | None) -> None:
     except urllib.error.HTTPError as error:
         if error.code == 416:  # the server's file ends before ours does: ours is of another file
             part.unlink()
-            raise ConnectionError("the server's file is another") from error
+            raise ConnectionError("the server's file is another one") from error
         raise
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"the server does not speak HTTP: {reason(error)}") from error
     with response:
         resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(
             f"bytes {done}-"
@@ -162,7 +164,7 @@ def _transfer(item: Download, part: Path, progress: Progress | None) -> None:
         if done and not resumed:
             done = 0
         with part.open("ab" if done else "wb") as file:
-            while chunk := response.read(CHUNK):
+            while chunk := _read(response):
                 done += len(chunk)
                 if done > item.size:
                     break
@@ -178,3 +180,11 @@ def _transfer(item: Download, part: Path, progress: Progress | None) -> None:
         )
     if done < item.size:
         raise ConnectionError(f"{done:,} of {item.size:,} bytes came")
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """The next bytes; whatever goes wrong is a broken connection, and not a matter of the disk."""
+    try:
+        return response.read(CHUNK)
+    except (OSError, http.client.HTTPException) as error:
+        raise ConnectionError(reason(error)) from error

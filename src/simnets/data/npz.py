@@ -37,7 +37,6 @@ def read_npz(path: Path, split: str) -> ImageDataset:
     if "classes" in content:
         classes = tuple(str(name) for name in content["classes"].reshape(-1))
     else:
-        check_labels(every_label, 0, MAX_CLASSES - 1, path)
         classes = tuple(str(c) for c in range(int(every_label.max()) + 1))
     check_labels(every_label, 0, len(classes) - 1, path)
     return ImageDataset(torch.from_numpy(images), torch.from_numpy(labels), classes, path.stem)
@@ -46,9 +45,10 @@ def read_npz(path: Path, split: str) -> ImageDataset:
 def _load(path: Path) -> dict[str, NDArray[Any]]:
     wanted = ("images", "labels", "x_train", "y_train", "x_test", "y_test", "classes")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, NpzFile):
-                raise SimNetsError(f"{path}: is one array, not an .npz archive; save it with numpy.savez")
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, NpzFile):
+            raise SimNetsError(f"{path}: is one array, not an .npz archive; save it with numpy.savez")
+        with archive:
             return {key: archive[key] for key in wanted if key in archive.files}
     except SimNetsError:
         raise
@@ -87,4 +87,6 @@ def _pair(content: dict[str, NDArray[Any]], images_key: str, labels_key: str, pa
             f"{path}: {labels_key} must be {len(images)} integers, one an image;"
             f" got {labels.dtype} {labels.shape}"
         )
-    return np.ascontiguousarray(images), labels.reshape(-1).astype(np.int64)
+    labels = labels.reshape(-1).astype(np.int64)
+    check_labels(labels, 0, MAX_CLASSES - 1, path)
+    return np.ascontiguousarray(images), labels
