@@ -1,0 +1,320 @@
+"""SimNet MLPConv (section 4.1) and the L-layer SimNet (section 4.3, figure 1(d))."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from simnets.errors import SimNetsError
+from simnets.models.simnet import SimNet, multiply_similarity
+from simnets.models.spec import Mode, OptionalMode, Spec, Stage, _replace, convolved, pooled
+from simnets.nn import (
+    ConvSimilarity2d,
+    GlobalMexPool2d,
+    Mex2d,
+    MexPool2d,
+    MultiplicativeGaussianNoise,
+    Similarity2d,
+)
+
+INFINITY = float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSpec:
+    """One layer: conv→ℓp-sim (section 4.2), then MEX pooling if `pool` > 0.
+
+    whitened: channels d of the convolution W; None leaves the convolution out, and templates are compared
+        with the patches themselves.
+    templates: channels n of the similarity.
+    field, stride, padding: of the patches. The border is padded with each channel's mean value (the
+        buffer `padding_mean` of the block, 0 until pre-training sets it): similarities are ≤ 0, so a
+        border of zeros would look like a perfect match.
+    kind, p: the similarity, ℓp of order p, or "linear".
+    noise: σ of multiplicative Gaussian noise on the whitened patches, while training.
+    pool, pool_stride, pool_beta, pool_ceil: window and stride of MEX pooling, its β (∞: maximum,
+        0: average), and whether a last window that is only partly inside counts.
+    *_mode: whether W and its bias, z, u, p, the similarity's bias and the pooling's β are learned.
+    """
+
+    whitened: int | None
+    templates: int
+    field: int = 5
+    stride: int = 1
+    padding: int = 0
+    kind: Literal["lp", "linear"] = "lp"
+    p: float = 2.0
+    noise: float = 0.0
+    pool: int = 0
+    pool_stride: int = 2
+    pool_beta: float = INFINITY
+    pool_ceil: bool = False
+    filters_mode: Mode = "learned"
+    conv_bias_mode: OptionalMode = "learned"
+    templates_mode: Mode = "learned"
+    weights_mode: OptionalMode = "learned"
+    p_mode: Mode = "frozen"
+    bias_mode: OptionalMode = "none"
+    pool_beta_mode: Mode = "frozen"
+
+    def __post_init__(self) -> None:
+        for name in ("templates", "field", "stride", "pool_stride"):
+            if getattr(self, name) < 1:
+                raise SimNetsError(f"{name} is {getattr(self, name)}, expected at least 1")
+        for name in ("padding", "pool", "noise"):
+            if not 0 <= getattr(self, name) < INFINITY:
+                raise SimNetsError(f"{name} is {getattr(self, name)}, expected at least 0")
+        if self.whitened is not None and self.whitened < 1:
+            raise SimNetsError(f"whitened is {self.whitened}, expected at least 1, or None for no whitening")
+        if not 0 < self.p < INFINITY:
+            raise SimNetsError(f"p is {self.p}, expected a positive number")
+
+    def stages(self, number: int, size: tuple[int, int]) -> list[Stage]:
+        """The rows of layer `number` on a grid of `size`."""
+        size = convolved(size, self.field, self.stride, self.padding)
+        window = f"{self.field}×{self.field}" + (f"/{self.stride}" if self.stride > 1 else "")
+        if self.padding:
+            window += f" padded by {self.padding} with channel means"
+        similarity = "linear similarity" if self.kind == "linear" else f"ℓ{self.p:g} similarity"
+        noise = f", noise σ={self.noise:g}" if self.noise else ""
+        families = {"z": self.templates_mode, "u": self.weights_mode, "bias": self.bias_mode}
+        if self.kind == "lp":
+            families[f"p={self.p:g}"] = self.p_mode
+        stages = []
+        if self.whitened is None:
+            operation = f"{similarity} to patches {window}{noise}"
+        else:
+            filters = {"W": self.filters_mode, "bias": self.conv_bias_mode}
+            whiten = f"convolution {window}{noise}"
+            stages.append(Stage.of(f"whiten{number}", whiten, (self.whitened, *size), filters))
+            operation = similarity
+        stages.append(Stage.of(f"similarity{number}", operation, (self.templates, *size), families))
+        if self.pool:
+            size = pooled(size, self.pool, self.pool_stride, self.pool_ceil)
+            operation = f"{_pooling(self.pool_beta)} {self.pool}×{self.pool}/{self.pool_stride}"
+            beta = {f"β={self.pool_beta:g}": self.pool_beta_mode}
+            stages.append(Stage.of(f"pool{number}", operation, (self.templates, *size), beta))
+        return stages
+
+
+def _pooling(beta: float) -> str:
+    return {INFINITY: "max", 0.0: "average", -INFINITY: "min"}.get(beta, "MEX")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSimNetSpec(Spec):
+    """L layers, classification MEX (β_c, offsets b), global MEX pooling (β_p).
+
+    In `replace` and in `create_model`, a field of `LayerSpec` changes every layer, or each its own way
+    when given as a sequence with a value a layer: `spec.replace(p=1.0)`, `spec.replace(templates=(16, 48))`.
+    """
+
+    family: ClassVar[str] = "deep_simnet"
+
+    layers: tuple[LayerSpec, ...]
+    classify_beta: float = 1.0
+    classify_beta_mode: Mode = "frozen"
+    offsets_mode: Mode = "learned"
+    global_beta: float = 0.0
+    global_beta_mode: Mode = "frozen"
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise SimNetsError("layers is empty, expected at least one layer")
+        super().__post_init__()
+
+    def _stages(self, input_shape: tuple[int, ...]) -> list[Stage]:
+        size = (input_shape[1], input_shape[2])
+        stages = []
+        for number, layer in enumerate(self.layers, 1):
+            stages += layer.stages(number, size)
+            size = (stages[-1].output[1], stages[-1].output[2])
+        modes = {"b": self.offsets_mode, f"β={self.classify_beta:g}": self.classify_beta_mode}
+        stages.append(Stage.of("classify", "MEX over templates", (self.num_classes, *size), modes))
+        modes = {f"β={self.global_beta:g}": self.global_beta_mode}
+        stages.append(Stage.of("pool", f"global {_pooling(self.global_beta)}", (self.num_classes,), modes))
+        return stages
+
+    def replace(self, **changes: Any) -> Self:
+        layers = changes.get("layers", self.layers)
+        names = {f.name for f in dataclasses.fields(LayerSpec)}
+        for name in [name for name in changes if name in names]:
+            value = changes.pop(name)
+            values = value if isinstance(value, list | tuple) else [value] * len(layers)
+            if len(values) != len(layers):
+                raise SimNetsError(f"{name} has {len(values)} values, the network has {len(layers)} layers")
+            layers = tuple(_replace(layer, {name: v}, name) for layer, v in zip(layers, values, strict=True))
+            changes["layers"] = layers
+        return super().replace(**changes)
+
+    def build(self) -> DeepSimNet:
+        return DeepSimNet(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimNetMLPConvSpec(DeepSimNetSpec):
+    """The single-layer case, a SimNet MLP at every position (section 4.1)."""
+
+    family: ClassVar[str] = "simnet_mlpconv"
+
+    def __post_init__(self) -> None:
+        if len(self.layers) != 1:
+            raise SimNetsError(
+                f"layers has {len(self.layers)} layers, expected one (use DeepSimNetSpec for more)"
+            )
+        super().__post_init__()
+
+    def build(self) -> SimNetMLPConv:
+        return SimNetMLPConv(self)
+
+
+class SimNetBlock(nn.Module):
+    """One layer of a SimNet: conv→ℓp-sim on patches of the (padded) map, then MEX pooling."""
+
+    padding_mean: Tensor
+
+    def __init__(self, channels: int, spec: LayerSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        # conv_similarity does not pad by itself: `pad` does, with each channel's own value
+        self.register_buffer("padding_mean", torch.zeros(channels))
+        self.conv_similarity: ConvSimilarity2d | Similarity2d
+        families: dict[str, Any] = {
+            "stride": spec.stride,
+            "kind": spec.kind,
+            "p": spec.p,
+            "templates_mode": spec.templates_mode,
+            "weights_mode": spec.weights_mode,
+            "p_mode": spec.p_mode,
+            "bias_mode": spec.bias_mode,
+        }
+        if spec.whitened is None:
+            self.conv_similarity = Similarity2d(channels, spec.templates, spec.field, **families)
+        else:
+            self.conv_similarity = ConvSimilarity2d(
+                channels,
+                spec.whitened,
+                spec.templates,
+                spec.field,
+                filters_mode=spec.filters_mode,
+                conv_bias_mode=spec.conv_bias_mode,
+                **families,
+            )
+        self.noise = MultiplicativeGaussianNoise(spec.noise) if spec.noise else None
+        self.pool = (
+            MexPool2d(
+                spec.pool,
+                spec.pool_stride,
+                beta=spec.pool_beta,
+                beta_mode=spec.pool_beta_mode,
+                ceil_mode=spec.pool_ceil,
+            )
+            if spec.pool
+            else None
+        )
+
+    def pad(self, x: Tensor) -> Tensor:
+        """`x` with a border of `padding_mean`; what the patches are cut from."""
+        if not self.spec.padding:
+            return x
+        mean = self.padding_mean.view(-1, 1, 1)
+        return F.pad(x - mean, [self.spec.padding] * 4) + mean
+
+    def similarities(self, x: Tensor) -> Tensor:
+        """The maps before pooling."""
+        layer = self.conv_similarity
+        x = self.pad(x)
+        if self.noise is None or not self.training:
+            maps: Tensor = layer(x)
+        elif isinstance(layer, Similarity2d):
+            maps = layer(self.noise(x))
+        else:
+            # between the convolution and the similarity: y is centred, so the noise is in proportion
+            y = self.noise(F.conv2d(x, layer.effective_filters, layer.conv_bias, layer.stride))
+            maps = layer.similarity(y.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return maps
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.similarities(x)
+        return x if self.pool is None else self.pool(x)
+
+    @torch.no_grad()
+    def multiply(self, factor: Tensor) -> None:
+        """Change the layer's parameters so that its outputs are `factor` times what they were."""
+        layer = self.conv_similarity
+        whitening = layer if isinstance(layer, ConvSimilarity2d) else None
+        multiply_similarity(layer.similarity, factor, whitening)
+        if self.pool is not None:
+            self.pool.beta = self.pool.beta / factor
+
+
+class DeepSimNet(SimNet):
+    """Layers of conv→ℓp-sim and MEX pooling, classification MEX at every position, global MEX pooling.
+
+    h_r = MEX_{β_p}{ MEX_{β_c}{ s_l(i, j) + b_rl }_l }_{i,j}, with s the similarity maps of the last layer.
+
+    Example:
+        >>> import simnets
+        >>> model = simnets.create_model("simnet2")
+        >>> sum(p.numel() for p in model.parameters() if p.requires_grad)
+        64576
+    """
+
+    spec: DeepSimNetSpec
+
+    def __init__(self, spec: DeepSimNetSpec) -> None:
+        super().__init__(spec)
+        blocks = []
+        channels = spec.input_shape[0]
+        for layer in spec.layers:
+            blocks.append(SimNetBlock(channels, layer))
+            channels = layer.templates
+        self.layers = nn.ModuleList(blocks)
+        self.classify = Mex2d(
+            channels,
+            spec.num_classes,
+            beta=spec.classify_beta,
+            beta_mode=spec.classify_beta_mode,
+            offsets_mode=spec.offsets_mode,
+        )
+        self.pool = GlobalMexPool2d(beta=spec.global_beta, beta_mode=spec.global_beta_mode)
+
+    def similarities(self, x: Tensor) -> Tensor:
+        """The last layer's maps s (N, n, H, W) of normalised images."""
+        for block in self.layers:
+            x = block(x)
+        return x
+
+    def scores(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.pool(self.scaled(self.classify(self.similarities(x))))
+        return scores
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """W = V·A becomes W; λ goes into u and the bias of the last layer, b and β_c."""
+        for block in self.layers:
+            if isinstance(block.conv_similarity, ConvSimilarity2d):
+                block.conv_similarity.fold()
+        if (scale := self.scale) is not None:
+            last = self.layers[-1]
+            assert isinstance(last, SimNetBlock)
+            last.multiply(scale)
+            self.classify.offsets = self.classify.offsets * scale
+            self.classify.beta = self.classify.beta / scale
+            self.scale = None
+
+
+class SimNetMLPConv(DeepSimNet):
+    """A SimNet MLP at every position, then global MEX pooling (section 4.1); whitened or not (section 4.2).
+
+    Example:
+        >>> import simnets
+        >>> plain = simnets.create_model("simnet_mlpconv", input_shape=(1, 8, 8), whitened=None)
+        >>> plain.layers[0].conv_similarity.similarity.templates.shape
+        torch.Size([64, 25])
+    """
