@@ -1,0 +1,408 @@
+"""The command line: parses, calls the library, prints.
+
+Every command is a function whose signature is its options. What is needed to run one is imported when it
+runs, so that `simnets --help` answers at once.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from tyro.conf import Positional, Suppress, arg
+
+from simnets.errors import SimNetsError
+
+if TYPE_CHECKING:
+    from simnets.models import ImageClassifier
+    from simnets.training import Evaluation
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 if all went well, 2 with one line on stderr for bad input."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(arguments)
+    except SimNetsError as error:
+        _complain(str(error))
+        return 2
+    except KeyboardInterrupt as interruption:
+        return _interrupted(interruption, arguments)
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        _overview()
+        return 0
+    if arguments[0] == "--version":
+        from simnets import __version__
+
+        print(__version__)
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name == "data":
+        name, rest = " ".join(arguments[:2]), arguments[2:]
+    if name not in COMMANDS:
+        close = [known for known in COMMANDS if known.startswith(name.split("-")[0])]
+        raise SimNetsError(f"there is no command {name!r}; choose one of {', '.join(close or COMMANDS)}")
+    command = COMMANDS[name]
+    if name == "train":
+        command = _train_with(rest)
+    result = tyro.cli(command, args=rest, prog=f"simnets {name}")
+    return int(result or 0)
+
+
+def _overview() -> None:
+    console = _console()
+    console.print("[bold]simnets[/bold]: train, evaluate and use Deep SimNets\n")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, command in COMMANDS.items():
+        table.add_row(f"  [bold]{name}[/bold]", (command.__doc__ or "").splitlines()[0])
+    console.print(table)
+    console.print("\nExample: [bold]simnets train --data digits --out runs/digits[/bold]")
+    console.print("Options of a command: [bold]simnets train --help[/bold]")
+
+
+def _complain(text: str) -> None:
+    rank = os.environ.get("RANK")
+    who = f"simnets (process {rank})" if rank is not None else "simnets"
+    print(f"{who}: {' '.join(text.split())}", file=sys.stderr)
+
+
+def _interrupted(interruption: KeyboardInterrupt, arguments: list[str]) -> int:
+    from simnets.training import TrainingInterrupted
+
+    if isinstance(interruption, TrainingInterrupted):
+        _complain(f"{interruption} and saved; to go on: simnets {' '.join(arguments)}")
+        return 128 + interruption.signum
+    _complain("interrupted")
+    return 130
+
+
+def _console() -> Console:
+    # Tables for a file or a pipe are not squeezed into 80 columns.
+    return Console(width=None if sys.stdout.isatty() else 140)
+
+
+# -- train -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _TrainOptions:
+    data: str = "digits"
+    """Data set: digits, cifar10, cifar100, svhn, or a path (.npz file, folder of images by class)."""
+    out: Path = tyro.MISSING
+    """Folder of the run. If it holds this very run already, the run goes on or is found finished."""
+    image_size: int | None = None
+    """Side, in pixels, to which the pictures of a folder are brought. Default: 32."""
+    model: str | None = None
+    """Name from `simnets models`, or a weights file to start from. Default: one that fits the data."""
+    recipe: str = "fast"
+    """Where the options below get their defaults: fast (ours) or paper (section 6.1)."""
+    seed: int = 0
+    """Fixes every random choice."""
+    device: Device = "auto"
+    """Where to compute."""
+    amp: Literal["off", "bf16"] = "off"
+    """Compute products in a shorter number format."""
+    compile: bool = False
+    """Compile the network with torch.compile."""
+    threads: int = 0
+    """Processor threads; 0 leaves it to torch."""
+    checkpoint_minutes: float = 5.0
+    """Longest time between checkpoints; there is one after every epoch anyway."""
+    tensorboard: bool = False
+    """Also log to OUT/tensorboard."""
+    quiet: bool = False
+    """Show nothing while training."""
+
+
+def train() -> None:
+    """Train a network and leave everything about it in a folder."""
+
+
+def _train_with(arguments: list[str]) -> Callable[..., int]:
+    """The train command with the defaults of the chosen recipe, which `--help` then shows too."""
+    from simnets.training import Recipe, default_model, recipe_for
+    from simnets.training import train as run_training
+    from simnets.training.display import Display, display_for
+
+    recipe = recipe_for(_given(arguments, "recipe", "fast"), _given(arguments, "data", "digits"))
+
+    @dataclass(frozen=True)
+    class Options(Recipe):
+        name: Suppress[str] = recipe.name
+
+    def command(
+        run: Annotated[_TrainOptions, arg(name="")],
+        settings: Annotated[Options, arg(name="")] = Options(**vars(recipe)),  # noqa: B008
+    ) -> int:
+        """Train a network and leave everything about it in a folder.
+
+        Killed or interrupted, the same command goes on where it was. Several processes:
+        torchrun --nproc-per-node=2 -m simnets train …
+
+        Example: simnets train --data digits --out runs/digits --seed 0
+
+        Example: simnets train --data cifar10 --model simnet2 --recipe fast --epochs 40 --out runs/cifar10
+        """
+        console = _console()
+        done = run_training(
+            run.model or default_model(run.data),
+            run.data,
+            run.out,
+            Recipe(**{field.name: getattr(settings, field.name) for field in fields(Recipe)}),
+            run.seed,
+            device=run.device,
+            amp=None if run.amp == "off" else run.amp,
+            compile=run.compile,
+            threads=run.threads,
+            checkpoint_minutes=run.checkpoint_minutes,
+            tensorboard=run.tensorboard,
+            image_size=run.image_size,
+            display=Display() if run.quiet else display_for(console),
+        )
+        if os.environ.get("RANK", "0") != "0":
+            return 0
+        if done.was_finished:
+            console.print(f"{run.out} holds this run, finished before; nothing to do", highlight=False)
+        console.print(f"test accuracy {done.evaluation.accuracy:.2%}", highlight=False)
+        console.print(f"report: {run.out / 'report.html'}", highlight=False, soft_wrap=True)
+        return 0
+
+    return command
+
+
+def _given(arguments: list[str], option: str, default: str) -> str:
+    """The value of --option in the arguments, before they are parsed."""
+    for index, argument in enumerate(arguments):
+        if argument == f"--{option}" and index + 1 < len(arguments):
+            return arguments[index + 1]
+        if argument.startswith(f"--{option}="):
+            return argument.split("=", 1)[1]
+    return default
+
+
+# -- the other commands ----------------------------------------------------------------------------------
+
+
+def evaluate(
+    file: Positional[Path],
+    data: str,
+    split: Literal["test", "train"] = "test",
+    device: Device = "auto",
+    json: bool = False,
+) -> None:
+    """Accuracy, confusion matrix and calibration of a weights file.
+
+    Example: simnets evaluate runs/digits/model.safetensors --data digits
+
+    Args:
+        file: Weights, as `simnets train` leaves them.
+        data: Data set, as for `simnets train`.
+        split: Which of its images.
+        device: Where to compute.
+        json: Print JSON.
+    """
+    from simnets.data import load_dataset
+    from simnets.models import load
+    from simnets.training import choose_device
+    from simnets.training import evaluate as run_evaluation
+
+    model = load(file).to(choose_device(device))
+    size = model.spec.input_shape[-1]
+    found = run_evaluation(model, load_dataset(data, split, image_size=_size_for(data, size)))
+    if json:
+        _print_json(found.as_dict())
+    else:
+        _print_evaluation(found)
+
+
+def predict(
+    file: Positional[Path],
+    images: Positional[tuple[Path, ...]],
+    top: int = 5,
+    json: bool = False,
+) -> None:
+    """The likeliest classes of picture files.
+
+    Example: simnets predict runs/mine/model.safetensors cat.jpg dog.png --top 3
+
+    Args:
+        file: Weights, as `simnets train` leaves them.
+        images: PNG, JPEG, … of any size.
+        top: How many classes to name.
+        json: Print JSON.
+    """
+    from simnets.models import load
+    from simnets.training import predict as run_prediction
+
+    if not images:
+        raise SimNetsError("images is empty; give at least one picture file")
+    found = run_prediction(load(file), images, top)
+    if json:
+        _print_json(
+            [{"image": str(p.path), "top": [{"class": c, "probability": v} for c, v in p.top]} for p in found]
+        )
+        return
+    for prediction in found:
+        classes = "  ".join(f"{name} {probability:.1%}" for name, probability in prediction.top)
+        print(f"{prediction.path}: {classes}")
+
+
+def models() -> None:
+    """The networks by name, with parameters and cost.
+
+    Example: simnets models
+    """
+    from simnets.flops import models_overview
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "network"):
+        table.add_column(column)
+    for column in ("parameters", "MFLOPs"):
+        table.add_column(column, justify="right")
+    for line in models_overview():
+        table.add_row(line.name, line.summary, f"{line.params:,}", f"{line.flops / 1e6:.2f}")
+    _console().print(table)
+
+
+def inspect(model: Positional[str], out: Path | None = None) -> None:
+    """The table of a network or weights file, and drawings of its filters, templates and weights.
+
+    Example: simnets inspect runs/digits/model.safetensors --out drawings
+
+    Args:
+        model: Name from `simnets models`, or a weights file.
+        out: Draw filters, templates, weights and offsets into this folder.
+    """
+    from simnets.flops import count_cost
+    from simnets.training.files import write_whole, writing
+
+    network = _named_or_loaded(model)
+    console = _console()
+    console.print(network.spec.table(title=model))
+    console.print(count_cost(network).table())
+    if out is not None:
+        from simnets.training.pictures import parameters
+
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+        for name, content in parameters(network).items():
+            write_whole(out / f"{name}.png", content)
+            console.print(str(out / f"{name}.png"), highlight=False, soft_wrap=True)
+
+
+def data_fetch(name: Positional[str], root: Path | None = None) -> None:
+    """Download an official data set; goes on where it broke off.
+
+    Example: simnets data fetch cifar10
+
+    Args:
+        name: cifar10, cifar100 or svhn.
+        root: Folder of the data sets. Default: $SIMNETS_DATA, else the user's cache.
+    """
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    from simnets.data import fetch
+
+    columns = (
+        *(TextColumn("{task.description}"), BarColumn(), DownloadColumn()),
+        *(TransferSpeedColumn(), TimeRemainingColumn()),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def show(file: str, done: int, total: int) -> None:
+            if file not in tasks:
+                tasks[file] = progress.add_task(file, total=total)
+            progress.update(tasks[file], completed=done)
+
+        folder = fetch(name, root, show)
+    print(folder)
+
+
+def data_check(name: Positional[str], root: Path | None = None) -> int:
+    """Say what is in a data set and what is wrong with it.
+
+    Example: simnets data check cifar10
+
+    Args:
+        name: Name or path of the data set.
+        root: Folder of the data sets. Default: $SIMNETS_DATA, else the user's cache.
+    """
+    from simnets.data import check
+
+    report = check(name, root)
+    print("\n".join(report.lines))
+    return 0 if report.ok else 2
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "train": train,
+    "evaluate": evaluate,
+    "predict": predict,
+    "inspect": inspect,
+    "models": models,
+    "data fetch": data_fetch,
+    "data check": data_check,
+}
+
+
+# -- printing --------------------------------------------------------------------------------------------
+
+
+def _named_or_loaded(model: str) -> "ImageClassifier":
+    from simnets.models import create_model, list_models, load
+
+    if model in list_models():
+        return create_model(model)
+    if model.endswith(".safetensors") or Path(model).exists():
+        return load(model)
+    raise SimNetsError(f"model is {model!r}, neither a name from `simnets models` nor a weights file")
+
+
+def _size_for(data: str, size: int) -> int | None:
+    """Pictures in a folder are brought to the network's size; other data sets have theirs."""
+    from simnets.data.load import locate
+
+    return size if locate(data)[0] == "folder" else None
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _print_evaluation(found: "Evaluation") -> None:
+    console = _console()
+    console.print(
+        f"accuracy {found.accuracy:.2%} on {found.images:,} images  "
+        f"loss {found.loss:.4f}  calibration error {found.calibration_error:.2%}",
+        highlight=False,
+    )
+    table = Table(title="true class (rows) and predicted class (columns)", title_justify="left")
+    table.add_column("class")
+    table.add_column("accuracy", justify="right")
+    shown = len(found.classes) <= 20
+    for name in found.classes if shown else ():
+        table.add_column(name, justify="right")
+    for name, share, row in zip(found.classes, found.per_class, found.confusion, strict=True):
+        counts = [str(count) if count else "·" for count in row] if shown else []
+        table.add_row(name, "–" if share != share else f"{share:.1%}", *counts)
+    console.print(table)

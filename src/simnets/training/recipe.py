@@ -1,0 +1,162 @@
+"""How a network is trained: one frozen dataclass, the paper's recipe (section 6.1) and ours.
+
+    recipe = recipe_for("fast", "cifar10", epochs=40, lr=0.002)
+
+Every field is an option of `simnets train`. Baselines use the same fields and ignore those that
+concern SimNets alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from simnets.errors import SimNetsError
+
+
+def _require(condition: bool, name: str, given: object, expected: str) -> None:
+    if not condition:
+        raise SimNetsError(f"{name} is {given}; expected {expected}")
+
+
+_NOT_NEGATIVE = (
+    *("validation", "weight_decay", "clip", "shift", "cutout", "noise"),
+    *("template_lr", "weight_lr", "offset_lr"),
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All choices of one training; two runs with equal recipe, data and seed give equal weights."""
+
+    name: str = "fast"
+    """Where the values come from: the key in RECIPES."""
+
+    epochs: int = 16
+    """Passes over the training images."""
+    batch_size: int = 100
+    """Images in a step, over all processes together."""
+    validation: float = 0.1
+    """Training images held out to watch progress: how many, or a share if below 1; 0 trains on all."""
+
+    optimizer: Literal["sgd", "adam"] = "adam"
+    """sgd is SGD with Nesterov momentum (section 6.1); adam decouples its weight decay."""
+    lr: float = 0.003
+    """Learning rate at its peak."""
+    momentum: float = 0.9
+    """Nesterov momentum (sgd)."""
+    betas: tuple[float, float] = (0.9, 0.99)
+    """Decay of the two running averages (adam)."""
+    weight_decay: float = 0.0
+    """Pull of every learned weight towards 0."""
+    schedule: Literal["steps", "one-cycle", "cosine", "constant"] = "one-cycle"
+    """Shape of the learning rate over the run."""
+    milestones: tuple[float, ...] = (2 / 3, 5 / 6)
+    """When "steps" divides the rate by 10: epochs, or shares of the run if below 1."""
+    warmup: float = 0.2
+    """Share of the run in which the rate rises to its peak."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0 does not clip."""
+    label_smoothing: float = 0.0
+    """Share of the target probability that is spread over all classes."""
+    ema: float = 0.0
+    """Decay of the running average of the weights, which is then what is evaluated and kept; 0 is off."""
+
+    flip: bool = True
+    """Mirror half of the images, left to right."""
+    shift: int = 4
+    """Shift images by up to this many pixels."""
+    cutout: int = 0
+    """Blank a random square of this many pixels a side."""
+    noise: float = 0.0
+    """σ of the multiplicative Gaussian noise in the conv→similarity layers (section 6.4)."""
+
+    template_lr: float = 5.0
+    """Learning rate of the templates z, as a multiple of lr."""
+    weight_lr: float = 5.0
+    """Learning rate of log u, as a multiple of lr."""
+    offset_lr: float = 5.0
+    """Learning rate of the offsets b, as a multiple of lr."""
+    pretrain: bool = True
+    """Start the similarity layers from the statistics of unlabelled patches (section 5)."""
+    precondition: bool = True
+    """Learn the filters in whitened coordinates, W = V·A with A fixed; folded into W at the end."""
+    project: bool = True
+    """Keep each row of V at unit norm."""
+    label_start: bool = True
+    """Start the offsets b from how often each template meets each class."""
+    perplexity: float = 10.0
+    """How many templates share a patch at the start (perplexity of the posterior over templates)."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot train, each with one line that names the field."""
+        for name in ("epochs", "batch_size"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number of at least 1")
+        for name in ("lr", "perplexity"):
+            _require(0 < getattr(self, name) < float("inf"), name, getattr(self, name), "a positive number")
+        for name in _NOT_NEGATIVE:
+            _require(0 <= getattr(self, name) < float("inf"), name, getattr(self, name), "0 or more")
+        for name in ("momentum", "warmup", "label_smoothing", "ema"):
+            _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and less than 1")
+        for beta in self.betas:
+            _require(0 <= beta < 1, "betas", self.betas, "two numbers from 0 up to, not with, 1")
+        for milestone in self.milestones:
+            _require(milestone > 0, "milestones", self.milestones, "positive numbers")
+        _require(self.optimizer in ("sgd", "adam"), "optimizer", self.optimizer, "'sgd' or 'adam'")
+        shapes = ("steps", "one-cycle", "cosine", "constant")
+        _require(self.schedule in shapes, "schedule", self.schedule, " or ".join(map(repr, shapes)))
+
+
+RECIPES: dict[str, Recipe] = {
+    # Section 6.1, to the letter; what the paper does not state (augmentation, clipping) is off.
+    "paper": Recipe(
+        name="paper",
+        epochs=300,
+        batch_size=128,
+        validation=0.2,  # the paper's 10,000 of 50,000
+        optimizer="sgd",
+        lr=0.01,
+        momentum=0.9,
+        weight_decay=1e-4,
+        schedule="steps",
+        milestones=(2 / 3, 5 / 6),  # after 200 and 250 of 300 epochs
+        warmup=0.0,
+        clip=0.0,
+        flip=False,
+        shift=0,
+        template_lr=1.0,
+        weight_lr=1.0,
+        offset_lr=1.0,
+        precondition=False,
+        project=False,
+        label_start=False,
+    ),
+    "fast": Recipe(),
+}
+
+# What a data set needs that differs from natural photographs: digits may not be mirrored.
+_ADAPTED: dict[str, dict[str, Any]] = {
+    "svhn": {"flip": False},
+    "digits": {"epochs": 40, "flip": False, "shift": 1},
+}
+
+
+def recipe_for(recipe: str | Recipe, data: str | Path, **changes: Any) -> Recipe:
+    """The recipe of that name, adapted to a known data set, with the changes asked for.
+
+    >>> recipe_for("fast", "svhn").flip
+    False
+
+    Only our own recipe is adapted: `paper` stays the paper's, and a Recipe stays as given.
+    """
+    if isinstance(recipe, str):
+        if recipe not in RECIPES:
+            raise SimNetsError(f"recipe {recipe!r} is unknown; choose one of {', '.join(sorted(RECIPES))}")
+        adapted = _ADAPTED.get(str(data), {}) if recipe == "fast" else {}
+        recipe = dataclasses.replace(RECIPES[recipe], **adapted)
+    unknown = set(changes) - {field.name for field in dataclasses.fields(Recipe)}
+    if unknown:
+        raise SimNetsError(f"{sorted(unknown)[0]!r} is not a field of a recipe; see `simnets train --help`")
+    return dataclasses.replace(recipe, **changes)
