@@ -1,0 +1,193 @@
+"""`ConvSimilarity2d`: the paper's conv→ℓp-sim, similarity in whitened coordinates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from simnets.errors import SimNetsError
+from simnets.nn._images import Size, check_images, check_window, pad, pair
+from simnets.nn._maps import convolves, similarity_maps
+from simnets.nn._parameters import REAL, Layer, Mode
+from simnets.nn.similarity import Similarity, SimilarityOptions
+
+
+class ConvSimilarity2d(Layer):
+    """Whitened similarity, conv→ℓp-sim, section 4.2: y_ij = W·x_ij + a, then s_lij = Σ_t u_lt·φ(y_ijt, z_lt).
+
+    A convolution whose d filters are the rows of W maps each patch to a vector y_ij, which a similarity with
+    receptive field 1×1 matches with n templates. (N, C, H, W) → (N, n, H', W'); channels-last stays so.
+
+    W may be learned in other coordinates: after `precondition(A)` the learned tensor is V and the convolution
+    uses W = V·A. `fold()` makes it W again. Neither changes the output.
+
+    Args:
+        in_channels, whitened_channels, out_channels: C, d and n.
+        kernel_size, stride, padding: of the convolution, an int or (rows, columns).
+        padding_value: the out-of-image value: any number, ±inf, or NaN.
+        filters_mode: of W: "learned", "frozen", or a `ConvSimilarity2d` to share with.
+        conv_bias_mode: of a: the same, or "none".
+        **options: those of `Similarity`. A layer to share with is a `ConvSimilarity2d` or a `Similarity`.
+
+    Attributes: `filters` W, or V once preconditioned (d, C, kh, kw), and `conv_bias` a (d,) can be assigned;
+    `effective_filters` is always W; `similarity` is the `Similarity` of d features, which holds templates,
+    weights, p and bias; `preconditioner` is A (m, m) with m = C·kh·kw, or None.
+
+    Example:
+        >>> layer = ConvSimilarity2d(3, 16, 32, kernel_size=5, padding=2)
+        >>> layer(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 32, 32, 32])
+    """
+
+    filters: Tensor
+    conv_bias: Tensor | None
+    preconditioner: Tensor | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        whitened_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        *,
+        stride: Size = 1,
+        padding: Size = 0,
+        padding_value: float = 0.0,
+        filters_mode: Mode = "learned",
+        conv_bias_mode: Mode = "learned",
+        **options: Unpack[SimilarityOptions],
+    ) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.whitened_channels = whitened_channels
+        self.out_channels = out_channels
+        self.kernel_size = pair("kernel_size", kernel_size, 1)
+        self.stride = pair("stride", stride, 1)
+        self.padding = pair("padding", padding, 0)
+        self.padding_value = float(padding_value)
+        device, dtype = options.get("device"), options.get("dtype")
+        if not isinstance(in_channels, int) or in_channels < 1:
+            raise SimNetsError(f"in_channels={in_channels!r}: expected a positive int")
+        self.similarity = Similarity(whitened_channels, out_channels, **options)
+        shape = (whitened_channels, in_channels, *self.kernel_size)
+        self._filters_are_shared = isinstance(filters_mode, nn.Module)
+        if isinstance(filters_mode, ConvSimilarity2d):
+            filters_mode._check_no_preconditioner("filters_mode")
+        self._declare("filters", filters_mode, shape, REAL, device=device, dtype=dtype)
+        if isinstance(filters_mode, ConvSimilarity2d):
+            filters_mode._filters_are_shared = True
+        self._declare("conv_bias", conv_bias_mode, shape[:1], REAL, optional=True, device=device, dtype=dtype)
+        self.register_buffer("preconditioner", None)
+        self._reset_convolution()
+
+    def reset_parameters(self) -> None:
+        """W and a uniform in ±1/√m, as in torch's convolutions; the rest as in `Similarity`."""
+        self._reset_convolution()
+        self.similarity.reset_parameters()
+
+    def _reset_convolution(self) -> None:
+        bound = self._fan_in**-0.5
+        if self._owns("filters"):
+            self.preconditioner = None
+            nn.init.uniform_(self.filters, -bound, bound)
+        if self.conv_bias is not None and self._owns("conv_bias"):
+            nn.init.uniform_(self.conv_bias, -bound, bound)
+
+    @property
+    def _fan_in(self) -> int:
+        return self.in_channels * math.prod(self.kernel_size)
+
+    # ── W = V·A ──────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def effective_filters(self) -> Tensor:
+        """W (d, C, kh, kw), whatever the coordinates in which it is learned."""
+        if self.preconditioner is None:
+            return self.filters
+        return (self.filters.flatten(1) @ self.preconditioner).view_as(self.filters)
+
+    @torch.no_grad()
+    def precondition(self, a: Tensor) -> None:
+        """Learn V instead of W = V·A from now on, for an invertible A (m, m).
+
+        V becomes W·A⁻¹, so that W stays what it is. A is kept in the state dict.
+        A second call replaces the first one's A.
+        """
+        if self._filters_are_shared:
+            raise SimNetsError(
+                "precondition: the filters are shared with another layer, which would change with them"
+            )
+        m = self._fan_in
+        if tuple(a.shape) != (m, m):
+            raise SimNetsError(f"precondition: expected A of shape {(m, m)}, got {tuple(a.shape)}")
+        w = self.effective_filters
+        exact = a.detach().to("cpu", torch.float64)
+        v, singular = torch.linalg.solve_ex(exact, w.flatten(1).to("cpu", torch.float64), left=False)
+        v, a = v.to(w), exact.to(w)
+        error = (v @ a - w.flatten(1)).abs().max()
+        # A may be invertible and yet too badly conditioned for the layer's precision
+        if singular or not error <= torch.finfo(w.dtype).eps ** 0.5 * w.abs().max():
+            raise SimNetsError(
+                "precondition: A is singular, not finite or too badly conditioned; add to its diagonal"
+            )
+        self.preconditioner = a
+        self.filters.copy_(v.view_as(w))
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Write W = V·A into `filters` and drop A: the layer is again as the paper has it."""
+        self.filters.copy_(self.effective_filters)
+        self.preconditioner = None
+
+    def _check_no_preconditioner(self, argument: str) -> None:
+        if self.preconditioner is not None:
+            raise SimNetsError(f"{argument}: the layer to share with is preconditioned; fold() it first")
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        # whether there is an A is part of the state
+        saved = state_dict.get(prefix + "preconditioner")
+        self.preconditioner = None if saved is None else self.filters.new_empty(saved.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    # ── forward ──────────────────────────────────────────────────────────────────────────────────────
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_images(x, self.in_channels)
+        check_window(x, self.kernel_size, self.padding)
+        layer = self.similarity
+        if layer.kind == "lp" and convolves(layer):
+            # similarities do not change when y and z move together, so no gradient runs through the centre;
+            # taken away within the bias it costs nothing
+            center = layer.templates.detach().mean(0)
+            return similarity_maps(layer, self._convolve(x, -center), center)
+        y = self._convolve(x)
+        if convolves(layer):
+            return similarity_maps(layer, y)
+        result: Tensor = layer(y.permute(0, 2, 3, 1))
+        return result.permute(0, 3, 1, 2)
+
+    def _convolve(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
+        bias = self.conv_bias
+        if shift is not None:
+            bias = shift if bias is None else bias + shift
+        padding = self.padding
+        if self.padding_value != 0:
+            x, padding = pad(x, padding, self.padding_value), (0, 0)
+        return F.conv2d(x, self.effective_filters, bias, self.stride, padding)
+
+    def extra_repr(self) -> str:
+        words = [
+            f"{self.in_channels}, {self.whitened_channels}, {self.out_channels}, "
+            f"kernel_size={self.kernel_size}, stride={self.stride}"
+        ]
+        if self.padding != (0, 0):
+            words.append(f"padding={self.padding}, padding_value={self.padding_value:g}")
+        words.append(self._describe("filters", "conv_bias"))
+        if self.preconditioner is not None:
+            words.append("preconditioned")
+        return ", ".join(words)
