@@ -138,9 +138,9 @@ def count_cost(
             new = [tensor for tensor in part.learned if id(tensor) not in seen]  # shared ones count once
             seen.update(id(tensor) for tensor in new)
             params = sum(tensor.numel() for tensor in new)
-            layers.append(
-                LayerCost(name + part.suffix, part.kind, y[1:], params, part.flops, part.coordinates)
-            )
+            label = name.removesuffix(".conv_similarity") + part.suffix
+            output = part.output or y[1:]
+            layers.append(LayerCost(label, part.kind, output, params, part.flops, part.coordinates))
     return Cost(tuple(layers), tuple(input_shape), lp_cost)
 
 
@@ -200,11 +200,11 @@ def _global_average(module: nn.AdaptiveAvgPool2d, x: Shape, y: Shape, lp_cost: i
 
 def _mex_pool(module: MexPool2d, x: Shape, y: Shape, lp_cost: int) -> list[_Part]:
     window = math.prod(module.kernel_size)
-    return [_Part("pooling", _mex_pooling(float(module.beta), window, x, y), _learned(module))]
+    return [_Part("pooling", _mex_pooling(module.beta.item(), window, x, y), _learned(module))]
 
 
 def _global_mex(module: GlobalMexPool2d, x: Shape, y: Shape, lp_cost: int) -> list[_Part]:
-    return [_Part("pooling", _mex_pooling(float(module.beta), math.prod(x[2:]), x, y), _learned(module))]
+    return [_Part("pooling", _mex_pooling(module.beta.item(), math.prod(x[2:]), x, y), _learned(module))]
 
 
 def _mex_pooling(beta: float, window: int, x: Shape, y: Shape) -> int:
@@ -220,7 +220,7 @@ def _mex(module: Mex | Mex2d, x: Shape, y: Shape, lp_cost: int) -> list[_Part]:
     """Σ_l exp(β·b_rl)·exp(β·x_l): exp of each input once, a multiply-add an offset, log of each output."""
     inputs, outputs = math.prod(x), math.prod(y)
     n = module.in_features if isinstance(module, Mex) else module.in_channels
-    beta = float(module.beta)
+    beta = module.beta.item()
     if math.isinf(beta):
         flops = outputs * (2 * n - 1)  # n additions and n − 1 comparisons
     elif beta == 0:
@@ -240,7 +240,9 @@ def _similarity_part(module: Similarity, y: Shape, lp_cost: int, suffix: str = "
     if module.kind == "linear":
         return _Part("similarity", MULTIPLY_ADD * coordinates, _learned(module), suffix)
     cost = lp_cost
-    if float(module.order) not in (1.0, 2.0):
+    assert module.p is not None
+    p = module.p.item()
+    if not any(math.isclose(p, easy, rel_tol=1e-6) for easy in (1, 2)):
         cost += 2 * EXP_OR_LOG  # |t|^p = exp(p·log|t|)
     return _Part("similarity", cost * coordinates, _learned(module), suffix, coordinates)
 
@@ -357,7 +359,3 @@ def markdown_table(lines: Sequence[Overview]) -> str:
         costs = f"{x.flops / 1e6:.2f} | {x.core_flops / 1e6:.2f}"
         rows.append(f"| `{x.name}` | {x.summary} | {x.params:,} | {costs} |")
     return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    print(markdown_table(models_overview()))

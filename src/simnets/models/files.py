@@ -7,11 +7,13 @@ import os
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from simnets.errors import SimNetsError
 from simnets.models.base import ImageClassifier
@@ -67,13 +69,25 @@ def _umask() -> int:
     return mask
 
 
+class _Unfilled(TorchFunctionMode):
+    """Starting values are left out (on the meta device, drawing them would only import a compiler)."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (Tensor.normal_, Tensor.uniform_) or getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
 def load(path: str | os.PathLike[str]) -> ImageClassifier:
     """The network that `save` wrote, in evaluation mode, on the CPU."""
     source = Path(path)
     tensors, metadata = _read(source)
     try:
-        # nothing is allocated before the file is seen to hold it; neither are random numbers drawn
-        with torch.device("meta"):
+        # nothing is allocated before the file is seen to hold it, and no random numbers are drawn
+        with torch.device("meta"), _Unfilled():
             model = Spec.from_json(metadata["spec"]).build()
         model.classes = json.loads(metadata["classes"])
     except (KeyError, TypeError, json.JSONDecodeError, SimNetsError) as error:

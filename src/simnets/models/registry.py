@@ -47,7 +47,7 @@ def _simnet_mlpconv(input_shape: tuple[int, ...], num_classes: int) -> Spec:
 
 def _simnet1(templates: int) -> Callable[[tuple[int, ...], int], Spec]:
     def spec(input_shape: tuple[int, ...], num_classes: int) -> Spec:
-        # section 6.1: patches of 75 coordinates are whitened without reduction
+        # section 6.2: patches of 75 coordinates are whitened without reduction
         layer = LayerSpec(whitened=25 * input_shape[0], templates=templates)
         return SimNetMLPConvSpec(input_shape=input_shape, num_classes=num_classes, layers=(layer,))
 
@@ -97,24 +97,24 @@ ENTRIES: dict[str, Entry] = {
     "simnet_mlp": Entry("SimNet MLP on all pixels, 128 templates (section 3)", _simnet_mlp),
     "simnet_mlpconv": Entry("SimNet MLPConv, whitened to 32, 64 templates (section 4.1)", _simnet_mlpconv),
     **{
-        f"simnet1_{n}": Entry(f"single-layer SimNet, {n} templates (section 6.1)", _simnet1(n))
+        f"simnet1_{n}": Entry(f"single-layer SimNet, {n} templates (section 6.2)", _simnet1(n))
         for n in (50, 100, 200, 400, 800)
     },
-    "simnet2": Entry("two-layer SimNet (section 6.2)", _simnet2),
-    "simnet3": Entry("three-layer SimNet, 192 channels, noise (section 6.3)", _simnet3(192, 0.3)),
-    "simnet3_compact": Entry("three-layer SimNet, 10 channels (section 6.3)", _simnet3(10, 0.0)),
+    "simnet2": Entry("two-layer SimNet (section 6.3)", _simnet2),
+    "simnet3": Entry("three-layer SimNet, 192 channels, noise (section 6.4)", _simnet3(192, 0.3)),
+    "simnet3_compact": Entry("three-layer SimNet, 10 channels (section 6.4)", _simnet3(10, 0.0)),
     **{
-        f"convnet1_{n}": Entry(f"single-layer ConvNet, {n} filters (section 6.1)", _convnet1(n))
+        f"convnet1_{n}": Entry(f"single-layer ConvNet, {n} filters (section 6.2)", _convnet1(n))
         for n in (50, 100, 200, 400, 800, 1600, 3200)
     },
     "caffe_quick": Entry(
-        "Caffe's ConvNet (section 6.2)", lambda shape, k: CaffeQuickSpec(input_shape=shape, num_classes=k)
+        "Caffe's ConvNet (section 6.3)", lambda shape, k: CaffeQuickSpec(input_shape=shape, num_classes=k)
     ),
     "nin": Entry(
-        "Network in Network (section 6.3)", lambda shape, k: NiNSpec(input_shape=shape, num_classes=k)
+        "Network in Network (section 6.4)", lambda shape, k: NiNSpec(input_shape=shape, num_classes=k)
     ),
     "nin_compact": Entry(
-        "Network in Network, 10 channels, no dropout (section 6.3)",
+        "Network in Network, 10 channels, no dropout (section 6.4)",
         lambda shape, k: NiNSpec(input_shape=shape, num_classes=k, channels=(10,) * 8, dropout=0.0),
     ),
     "resnet8": Entry(
