@@ -68,6 +68,12 @@ def test_split_has_the_asked_size_and_fair_shares(size: int) -> None:
         assert (torch.bincount(labels[rest], minlength=4)[[0, 1, 3]] > 0).all()
 
 
+def test_what_is_left_over_goes_to_the_largest_remainder() -> None:
+    labels = torch.tensor([0] * 60 + [1] * 27 + [2] * 13)  # shares 6, 2.7 and 1.3 of 10
+    _, chosen = stratified_split(labels, 10, seed=0)
+    assert torch.bincount(labels[chosen]).tolist() == [6, 3, 1]
+
+
 def test_the_only_image_of_a_class_stays_for_training() -> None:
     rest, _ = stratified_split(torch.tensor([0, 0, 0, 0, 1]), 1, seed=0)
     assert 4 in rest.tolist()

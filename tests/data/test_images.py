@@ -143,6 +143,12 @@ def test_what_is_no_picture_is_refused(tmp_path: Path, rng: np.random.Generator)
         refuses(f"y.{suffix}: ", whole)
 
 
+def test_only_the_known_formats_are_opened(tmp_path: Path) -> None:
+    for kind in ("tiff", "ico", "pcx"):  # Pillow reads them; we do not let it
+        path = save(Image.new("RGB", (16, 16)), tmp_path / "x.png", format=kind)
+        refuses(r"x.png: is not a picture of a known format .PNG, JPEG, BMP, GIF, WEBP, PPM", path)
+
+
 def test_damaged_pictures_raise_nothing_else(tmp_path: Path, rng: np.random.Generator) -> None:
     for suffix in ("png", "jpg", "gif", "webp", "bmp", "ppm"):
         path = save(Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)), tmp_path / f"z.{suffix}")
