@@ -196,7 +196,7 @@ def test_the_table_says_how_it_was_counted() -> None:
     ):
         assert part in text
     console = Console(file=StringIO(), width=120)
-    console.print(cost("caffe_quick").table())
+    console.print(cost("caffe_quick"))
     assert "24,822,080" in console.file.getvalue()
     assert "At 2 per coordinate" not in console.file.getvalue()
 

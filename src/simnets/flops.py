@@ -95,6 +95,9 @@ class Cost:
         table.add_row("total", "", "", f"{self.params:,}", f"{self.flops:,}")
         return table
 
+    def __rich__(self) -> Table:
+        return self.table()
+
     def caption(self) -> str:
         """How the numbers were counted; with similarities, also what the other reading of ℓp gives."""
         text = (

@@ -138,7 +138,7 @@ def test_the_table_shows_shapes_and_what_is_learned() -> None:
 
 @pytest.mark.parametrize("name", simnets.list_models())
 def test_every_network_prints(name: str) -> None:
-    assert "output" in printed(model_spec(name).table())
+    assert "output" in printed(model_spec(name))
 
 
 def test_the_shapes_of_the_table_are_those_of_the_network() -> None:

@@ -143,6 +143,9 @@ class Spec:
             table.add_row(stage.name, stage.operation, shape, stage.learned, stage.fixed)
         return table
 
+    def __rich__(self) -> Table:
+        return self.table()
+
     def to_json(self) -> str:
         """One JSON object: the family, then every field."""
         return json.dumps({"family": self.family, **_plain(self)}, ensure_ascii=False, allow_nan=False)
