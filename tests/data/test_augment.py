@@ -70,6 +70,14 @@ def test_known_cases() -> None:
     assert result(False, (0, 0), (1, 1), cutout=3) == [[0] * 3] * 3
 
 
+def test_any_memory_layout(rng: np.random.Generator) -> None:
+    images = torch.from_numpy(rng.integers(0, 256, (5, 3, 8, 8), np.uint8))
+    channels_last = images.contiguous(memory_format=torch.channels_last)
+    for options in ({"shift": 4}, {"shift": 0}, {"shift": 2, "padding": "reflect", "cutout": 3}):
+        plain, other = (augment(x, torch.Generator(), **options) for x in (images, channels_last))  # type: ignore[arg-type]
+        assert torch.equal(plain, other)
+
+
 def test_choices_cover_what_they_should() -> None:
     draws = Augmentation(shift=2).draw(4000, 5, 6, torch.Generator().manual_seed(0))
     assert abs(draws.flips.double().mean().item() - 0.5) < 0.04

@@ -70,11 +70,10 @@ class Augmentation:
             s = self.shift
             mirrored = torch.where(flips[:, None], w - 1 - columns, columns) if self.flip else columns
             padded = F.pad(images, (s, s, s, s), mode="constant" if self.padding == "zero" else "reflect")
-            pixels = padded.view(n, c, (h + 2 * s) * (w + 2 * s))
-            index = (rows + shifts[:, :1] + s)[:, :, None] * (w + 2 * s) + (mirrored + shifts[:, 1:] + s)[
-                :, None
-            ]
-            images = pixels.gather(2, index.view(n, 1, h * w).expand(n, c, h * w)).view(n, c, h, w)
+            from_rows, from_columns = rows + shifts[:, :1] + s, mirrored + shifts[:, 1:] + s
+            index = from_rows[:, :, None] * (w + 2 * s) + from_columns[:, None, :]
+            index = index.view(n, 1, h * w).expand(n, c, h * w)
+            images = padded.reshape(n, c, (h + 2 * s) * (w + 2 * s)).gather(2, index).view(n, c, h, w)
         if self.cutout:
             first = centres - self.cutout // 2
             in_rows = (rows >= first[:, :1]) & (rows < first[:, :1] + self.cutout)

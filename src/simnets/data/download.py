@@ -6,7 +6,6 @@ import errno
 import http.client
 import os
 import shutil
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -40,10 +39,10 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
     official = OFFICIAL[name]
     base = data_root(root)
     folder = base / official.folder
-    missing = _missing_files(official, folder)
-    if not missing:
-        return folder
     try:
+        missing = _missing_files(official, folder)
+        if not missing:
+            return folder
         base.mkdir(parents=True, exist_ok=True)
         if official.unpacked_size:
             _fetch_archive(official, base, progress)
@@ -51,14 +50,16 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
             folder.mkdir(exist_ok=True)
             for item in official.downloads:
                 if item.filename in missing:
-                    _require_space(base, item.size)
+                    _require_space(base, _remaining(item, folder / item.filename))
                     download(item, folder / item.filename, progress)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise SimNetsError(
                 f"{base}: the disk is full; free some space and fetch {name} again, it will go on"
             ) from error
-        raise SimNetsError(f"{error.filename or base}: cannot be written ({reason(error)})") from error
+        raise SimNetsError(
+            f"{error.filename or base}: cannot be read or written ({reason(error)})"
+        ) from error
     return folder
 
 
@@ -85,13 +86,16 @@ def _fetch_archive(official: OfficialSet, base: Path, progress: Progress | None)
         raise SimNetsError(
             f"{archive}: is not the official archive, or is cut short; delete it and try again"
         )
-    _require_space(base, official.unpacked_size + (0 if found else item.size))
+    _require_space(base, official.unpacked_size + (0 if found else _remaining(item, archive)))
     if not found:
         download(item, archive, progress)
     # Unpacked aside, then moved: a folder with only half of its files is never seen.
-    with tempfile.TemporaryDirectory(dir=base, prefix=".unpack-") as aside:
-        extract(archive, Path(aside), official.unpacked_size)
-        unpacked, folder = Path(aside) / official.folder, base / official.folder
+    aside = base / f".unpack-{official.name}"
+    shutil.rmtree(aside, ignore_errors=True)  # of a fetch that was killed
+    aside.mkdir()
+    try:
+        extract(archive, aside, official.unpacked_size)
+        unpacked, folder = aside / official.folder, base / official.folder
         lacking = [file.name for file in official.files if not (unpacked / file.name).is_file()]
         if lacking:
             raise SimNetsError(f"{archive}: does not hold {official.folder}/{lacking[0]}")
@@ -100,8 +104,19 @@ def _fetch_archive(official: OfficialSet, base: Path, progress: Progress | None)
                 os.replace(path, folder / path.name)
         else:
             os.replace(unpacked, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
     if not found:
         archive.unlink()
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(path.name + ".part")
+
+
+def _remaining(item: Download, path: Path) -> int:
+    part = _part(path)
+    return item.size - (part.stat().st_size if part.exists() else 0)
 
 
 def _require_space(base: Path, size: int) -> None:
@@ -115,7 +130,7 @@ def _require_space(base: Path, size: int) -> None:
 
 def download(item: Download, path: Path, progress: Progress | None = None) -> None:
     """Get `item` to `path`, by way of `path`.part, which is kept when the transfer breaks off."""
-    part = path.with_name(path.name + ".part")
+    part = _part(path)
     for pause in (*PAUSES, None):
         try:
             _transfer(item, part, progress)
@@ -150,13 +165,13 @@ def _transfer(item: Download, part: Path, progress: Progress | None) -> None:
     request = urllib.request.Request(item.url, headers={"Range": f"bytes={done}-"} if done else {})
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        if error.code == 416:  # the server's file ends before ours does: ours is of another file
+    except urllib.error.URLError as error:
+        if getattr(error, "code", None) == 416:  # the server's file ends before ours: ours is of another one
             part.unlink()
             raise ConnectionError("the server's file is another one") from error
         raise
-    except http.client.HTTPException as error:
-        raise ConnectionError(f"the server does not speak HTTP: {reason(error)}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise ConnectionError(reason(error)) from error
     with response:
         resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(
             f"bytes {done}-"
