@@ -108,7 +108,14 @@ def test_the_small_images_of_digits_work_too(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "smallest"),
-    [("simnet2", 15), ("simnet_mlpconv", 5), ("convnet1_50", 6), ("caffe_quick", 8), ("nin", 4)],
+    [
+        ("simnet2", 15),
+        ("simnet3_compact", 6),
+        ("simnet_mlpconv", 5),
+        ("convnet1_50", 6),
+        ("caffe_quick", 8),
+        ("nin", 4),
+    ],
 )
 def test_an_image_that_is_too_small_is_refused_with_the_smallest_size(name: str, smallest: int) -> None:
     model = simnets.create_model(name, input_shape=(3, smallest, smallest))

@@ -4,6 +4,7 @@ import json
 from io import StringIO
 
 import pytest
+import torch
 from rich.console import Console
 
 import simnets
@@ -17,6 +18,7 @@ from simnets.models import (
     Spec,
     model_spec,
 )
+from simnets.models.spec import pooled
 
 
 @pytest.mark.parametrize("name", simnets.list_models())
@@ -141,10 +143,17 @@ def test_every_network_prints(name: str) -> None:
     assert "output" in printed(model_spec(name))
 
 
+@pytest.mark.parametrize("ceil", [False, True])
+@pytest.mark.parametrize(("window", "stride"), [(3, 2), (2, 2), (2, 3), (4, 1), (5, 3)])
+def test_pooled_grids_are_those_of_torch(window: int, stride: int, ceil: bool) -> None:
+    for side in range(window, 20):
+        x = torch.zeros(1, side, side + 1)
+        expected = torch.nn.functional.max_pool2d(x, window, stride, ceil_mode=ceil).shape[1:]
+        assert pooled((side, side + 1), window, stride, ceil) == tuple(expected)
+
+
 def test_the_shapes_of_the_table_are_those_of_the_network() -> None:
     """Odd sizes, strides and both kinds of rounding, against what torch computes."""
-    import torch
-
     layers = (
         LayerSpec(whitened=2, templates=3, field=4, stride=2, padding=1, pool=3, pool_ceil=True),
         LayerSpec(whitened=None, templates=4, field=3, pool=2, pool_stride=3),

@@ -12,7 +12,16 @@ from torch.nn import functional as F
 
 from simnets.errors import SimNetsError
 from simnets.models.simnet import SimNet, multiply_similarity
-from simnets.models.spec import Mode, OptionalMode, Spec, Stage, _replace, convolved, pooled
+from simnets.models.spec import (
+    ImageTooSmall,
+    Mode,
+    OptionalMode,
+    Spec,
+    Stage,
+    _replace,
+    convolved,
+    pooled,
+)
 from simnets.nn import (
     ConvSimilarity2d,
     GlobalMexPool2d,
@@ -95,6 +104,8 @@ class LayerSpec:
             operation = similarity
         stages.append(Stage.of(f"similarity{number}", operation, (self.templates, *size), families))
         if self.pool:
+            if min(size) < self.pool:
+                raise ImageTooSmall
             size = pooled(size, self.pool, self.pool_stride, self.pool_ceil)
             operation = f"{_pooling(self.pool_beta)} {self.pool}×{self.pool}/{self.pool_stride}"
             beta = {f"β={self.pool_beta:g}": self.pool_beta_mode}
@@ -164,9 +175,7 @@ class SimNetMLPConvSpec(DeepSimNetSpec):
 
     def __post_init__(self) -> None:
         if len(self.layers) != 1:
-            raise SimNetsError(
-                f"layers has {len(self.layers)} layers, expected one (use DeepSimNetSpec for more)"
-            )
+            raise SimNetsError(f"layers has {len(self.layers)} layers, expected one for an MLPConv")
         super().__post_init__()
 
     def build(self) -> SimNetMLPConv:

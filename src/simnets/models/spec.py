@@ -63,11 +63,16 @@ def convolved(size: tuple[int, int], field: int, stride: int = 1, padding: int =
 
 def pooled(size: tuple[int, int], window: int, stride: int, ceil: bool = False) -> tuple[int, int]:
     """The grid after unpadded pooling; with `ceil`, a last window that is only partly inside counts too."""
-    round_ = math.ceil if ceil else math.floor
-    grid = tuple(round_((side - window) / stride) + 1 for side in size)
+
+    def windows(side: int) -> int:
+        count = (side - window) // stride + 1
+        inside = count * stride < side  # where the next one would begin
+        return count + (ceil and inside and (side - window) % stride > 0)
+
+    grid = windows(size[0]), windows(size[1])
     if min(grid) < 1:
         raise ImageTooSmall
-    return grid[0], grid[1]
+    return grid
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
