@@ -25,6 +25,9 @@ def similarity(
     x (..., d), templates (n, d), weights (n, d) or None for ones → (..., n).
     With nan_policy="omit" a NaN coordinate of x is left out of the sum.
     """
+    known = ~x.isnan() if nan_policy == "omit" else None
+    if known is not None:
+        x = torch.where(known, x, 0.0)  # or NaN·0 would be in the gradients
     if kind == "linear":
         phi = x.unsqueeze(-2) * templates
     else:
@@ -34,8 +37,8 @@ def similarity(
         phi = -torch.where(at_zero, 0.0, torch.where(at_zero, 1.0, difference) ** p)
     if weights is not None:
         phi = weights * phi
-    if nan_policy == "omit":
-        phi = torch.where(x.isnan().unsqueeze(-2), 0.0, phi)
+    if known is not None:
+        phi = torch.where(known.unsqueeze(-2), phi, 0.0)
     return phi.sum(-1)
 
 
