@@ -69,10 +69,22 @@ POSITIVE = Domain("finite and > 0", _is_positive, _log)
 
 
 class Number:
-    """A frozen scalar; layers that share it hold the same object."""
+    """A frozen scalar; layers that share it hold the same object.
+
+    It is kept as text, which torch.compile takes for a constant and guards. A float may become symbolic
+    there, and then cannot decide which path an operator takes.
+    """
 
     def __init__(self, value: float) -> None:
         self.value = value
+
+    @property
+    def value(self) -> float:
+        return float(self._text)
+
+    @value.setter
+    def value(self, value: float) -> None:
+        self._text = repr(float(value))
 
 
 class Layer(nn.Module):
@@ -154,9 +166,9 @@ class Layer(nn.Module):
         return mode
 
     def _source(self, name: str, layer: nn.Module) -> Layer:
-        if isinstance(layer, Layer) and name not in layer._domains:
+        if not _has(layer, name):
             layer = getattr(layer, "similarity", layer)  # the image layers hold z, u, p and bias in there
-        if not isinstance(layer, Layer) or name not in layer._domains:
+        if not (isinstance(layer, Layer) and _has(layer, name)):
             raise SimNetsError(
                 f"{name}_mode: {type(layer).__name__} has no {name} to share; give a {type(self).__name__}"
             )
@@ -208,7 +220,8 @@ class Layer(nn.Module):
 
     def _checked(self, name: str, value: Any, shape: torch.Size) -> Tensor:
         # float64, so that logarithms are rounded once, and on the CPU, which always has it
-        given = torch.as_tensor(value).detach().to("cpu", torch.float64)
+        tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+        given = tensor.detach().to("cpu", torch.float64)
         if given.numel() == 1 and not shape:
             given = given.reshape(())
         if given.shape != shape:
@@ -276,3 +289,7 @@ class Layer(nn.Module):
             elif mode != "none":
                 words.append(f"{name} {mode}")
         return ", ".join(words)
+
+
+def _has(layer: nn.Module, name: str) -> bool:
+    return isinstance(layer, Layer) and name in layer._domains

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from simnets.nn._autocast import full_precision
 from simnets.nn._beta import BetaLayer
 from simnets.nn._images import check_images
 from simnets.nn._parameters import Mode
@@ -38,7 +37,6 @@ class GlobalMexPool2d(BetaLayer):
         super().__init__()
         self._declare_beta(beta, beta_mode, device, dtype)
 
-    @full_precision
     def forward(self, x: Tensor) -> Tensor:
         check_images(x)
         return mex(x.flatten(2), self._number("beta"))

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from simnets.errors import SimNetsError
-from simnets.nn._autocast import full_precision
 from simnets.nn._offsets import OffsetsLayer
 from simnets.nn._parameters import Mode
 from simnets.ops import mex
@@ -60,7 +59,6 @@ class Mex(OffsetsLayer):
         self._declare_offsets(offsets_mode, (out_features, in_features), device, dtype)
         self.reset_parameters()
 
-    @full_precision
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1:] != (self.in_features,):
             raise SimNetsError(f"x: expected shape (..., {self.in_features}), got {tuple(x.shape)}")

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from simnets.errors import SimNetsError
-from simnets.nn._autocast import full_precision
 from simnets.nn._images import check_images, pair
 from simnets.nn._offsets import OffsetsLayer
 from simnets.nn._parameters import Mode
@@ -64,7 +63,6 @@ class Mex2d(OffsetsLayer):
         self._declare_offsets(offsets_mode, shape, device, dtype)
         self.reset_parameters()
 
-    @full_precision
     def forward(self, x: Tensor) -> Tensor:
         check_images(x, self.in_channels)
         offsets = self.effective_offsets

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from simnets.errors import SimNetsError
-from simnets.nn._autocast import full_precision
 from simnets.nn._beta import BetaLayer
 from simnets.nn._images import Size, check_images, check_window, pair
 from simnets.nn._parameters import Mode
@@ -58,7 +57,6 @@ class MexPool2d(BetaLayer):
             )
         self._declare_beta(beta, beta_mode, device, dtype)
 
-    @full_precision
     def forward(self, x: Tensor) -> Tensor:
         check_images(x)
         check_window(x, self.kernel_size, self.padding)

@@ -59,6 +59,8 @@ class Similarity2d(nn.Module):
         self.padding = pair("padding", padding, 0)
         self.padding_value = float(padding_value)
         self.normalize_patches = normalize_patches
+        if math.isinf(self.padding_value) and options.get("kind", "lp") == "lp":
+            options.setdefault("method", "fused")  # multiplied out, (x − z)² would be ∞ − ∞
         self.similarity = Similarity(in_channels * math.prod(self.kernel_size), out_channels, **options)
 
     def reset_parameters(self) -> None:
@@ -69,9 +71,7 @@ class Similarity2d(nn.Module):
         check_window(x, self.kernel_size, self.padding)
         x = pad(x, self.padding, self.padding_value)
         layer = self.similarity
-        # ∞ − ∞ would come out of the expanded square
-        unbounded = math.isinf(self.padding_value) and self.padding != (0, 0)
-        if convolves(layer) and not self.normalize_patches and not unbounded:
+        if convolves(layer) and not self.normalize_patches:
             if layer.kind == "linear":
                 return similarity_maps(layer, x, None, self.kernel_size, self.stride)
             # similarities do not change when x and z move together, so no gradient runs through the centre
@@ -97,11 +97,10 @@ class Similarity2d(nn.Module):
 def normalize(rows: Tensor, *, omit_nan: bool = False) -> Tensor:
     """(x − mean) / (standard deviation + 1e-5) of each row; a flat row becomes 0, with a finite gradient."""
     observed = ~rows.isnan() if omit_nan else torch.ones_like(rows, dtype=torch.bool)
-    count = observed.sum(-1, keepdim=True).clamp(min=1)
-    centered = rows - torch.where(observed, rows, 0.0).sum(-1, keepdim=True) / count
-    # the norm's gradient at 0 is 0, where that of a square root of a variance is NaN
-    deviation = (
-        torch.linalg.vector_norm(torch.where(observed, centered, 0.0), dim=-1, keepdim=True) / count.sqrt()
-    )
-    normalized: Tensor = centered / (deviation + NORMALIZATION_EPS)
-    return normalized
+    count = observed.sum(-1, keepdim=True).clamp(min=1).to(rows.dtype)
+    # what is missing is 0 while sums are taken: a NaN would reach the gradient even with a weight of 0
+    mean = torch.where(observed, rows, 0.0).sum(-1, keepdim=True) / count
+    centered = torch.where(observed, rows - mean, 0.0)
+    # the norm's gradient at 0 is 0, where that of the square root of a variance is NaN
+    deviation = torch.linalg.vector_norm(centered, dim=-1, keepdim=True) / count.sqrt()
+    return torch.where(observed, centered / (deviation + NORMALIZATION_EPS), torch.nan)

@@ -1,0 +1,233 @@
+"""`ConvSimilarity2d`: conv→ℓp-sim of section 4.2, its coordinates W = V·A, and folding."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from layer_contract import F64, LayerContract, refused, shared_family
+from test_similarity2d import patch_loop
+from test_similarity_layer import formula
+from torch import Tensor, nn
+
+from simnets.nn import ConvSimilarity2d, Similarity2d
+
+
+class TestConvSimilarity2d(LayerContract):
+    variants: ClassVar[dict[str, dict[str, Any]]] = {
+        "l2": {"bias_mode": "learned", "normalization": True},
+        "l2_padded": {"padding": 1, "conv_bias_mode": "none", "stride": 2},
+        "l2_no_weights": {"weights_mode": "none", "padding": (1, 2), "padding_value": -1.5},
+        "l1": {"p": 1.0, "bias_mode": "learned"},
+        "learned_p": {"p": 1.5, "p_mode": "learned", "kernel_size": (1, 2)},
+        "linear": {"kind": "linear"},
+        "omit": {"nan_policy": "omit", "normalization": True},
+        "frozen": {"filters_mode": "frozen", "conv_bias_mode": "frozen"},
+        "fused": {"method": "fused"},
+    }
+    traced = ("l2", "l2_no_weights", "l1")
+
+    def make(self, **options: Any) -> ConvSimilarity2d:
+        return ConvSimilarity2d(2, 4, 3, **{"kernel_size": 3, **options})
+
+    def input(self, count: int = 2, dtype: torch.dtype = F64) -> Tensor:
+        return torch.randn(count, 2, 5, 6, dtype=dtype)
+
+    def expected(self, layer: ConvSimilarity2d, x: Tensor) -> Tensor:
+        y = patch_loop(x, layer) @ layer.effective_filters.flatten(1).T
+        if layer.conv_bias is not None:
+            y = y + layer.conv_bias
+        return formula(layer.similarity, y).movedim(-1, 1)
+
+
+@pytest.mark.parametrize("weights_mode", ["learned", "none"])
+def test_convolved_squares_stay_accurate_far_from_zero(weights_mode: str) -> None:
+    """An offset of 100 in y and z costs less than 1e-4 of the result in float32."""
+    layer, x = ConvSimilarity2d(3, 8, 6, 3, weights_mode=weights_mode), torch.randn(4, 3, 8, 8)
+    layer.conv_bias = layer.conv_bias + 100
+    layer.similarity.templates = layer.similarity.templates + 100
+    exact = copy.deepcopy(layer).double()
+    y = patch_loop(x.double(), layer) @ exact.filters.flatten(1).T + exact.conv_bias
+    torch.testing.assert_close(
+        layer(x).double(), formula(exact.similarity, y).movedim(-1, 1), rtol=1e-4, atol=0
+    )
+
+
+def test_autocast_runs_the_convolution_only_in_bfloat16() -> None:
+    layer, x = ConvSimilarity2d(3, 8, 6, 3, weights_mode="none"), torch.randn(2, 3, 8, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = torch.nn.functional.conv2d(x, layer.filters, layer.conv_bias)
+        assert y.dtype == torch.bfloat16
+        result = layer(x)
+    assert result.dtype == torch.float32
+    expected = formula(layer.similarity, y.float().movedim(1, -1)).movedim(-1, 1)
+    # y has 8 bits, whose errors add up over 8 squares; squares in bfloat16 would be ten times worse
+    torch.testing.assert_close(result, expected, rtol=1e-2, atol=0.02)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_any_value_can_lie_outside_of_the_image(value: float) -> None:
+    layer = ConvSimilarity2d(2, 4, 3, 3, padding=1, padding_value=value)
+    result = layer(torch.randn(1, 2, 5, 5))
+    assert result[:, :, 1:-1, 1:-1].isfinite().all()
+    assert not result[:, :, 0].isfinite().any()
+
+
+def test_the_filters_are_those_of_a_convolution() -> None:
+    """With W = I and a = 0, conv→sim is the similarity of the patches themselves."""
+    layer, plain = ConvSimilarity2d(2, 8, 3, 2, conv_bias_mode="none"), Similarity2d(2, 3, 2)
+    layer.filters = torch.eye(8).view(8, 2, 2, 2)
+    layer.similarity.load_state_dict(plain.similarity.state_dict())
+    x = torch.randn(2, 2, 4, 4)
+    torch.testing.assert_close(layer(x), plain(x))
+
+
+# ── W = V·A ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def matrix(m: int, decades: float = 2) -> Tensor:
+    """Invertible, not symmetric, of condition number 10^decades."""
+    left, _ = torch.linalg.qr(torch.randn(m, m, dtype=F64))
+    right, _ = torch.linalg.qr(torch.randn(m, m, dtype=F64))
+    return left @ torch.diag(torch.logspace(0, decades, m, dtype=F64)) @ right
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_preconditioning_and_folding_change_no_output(dtype: torch.dtype) -> None:
+    layer, x = ConvSimilarity2d(2, 4, 3, 3, dtype=dtype), torch.randn(2, 2, 6, 6, dtype=dtype)
+    filters, before = layer.filters.clone(), layer(x)
+    a = matrix(18)
+    layer.precondition(a.to(dtype))
+    assert (layer.filters - filters).abs().max() > 0.1
+    v, w = layer.filters.flatten(1).double(), filters.flatten(1).double()
+    torch.testing.assert_close(v @ a, w, atol=1e-5, rtol=0)
+    torch.testing.assert_close(layer.effective_filters, filters)
+    torch.testing.assert_close(layer(x), before)
+    layer.precondition(matrix(18))  # another one takes the place of the first
+    torch.testing.assert_close(layer(x), before)
+    layer.fold()
+    assert layer.preconditioner is None
+    torch.testing.assert_close(layer.filters, filters)
+    torch.testing.assert_close(layer(x), before)
+    layer.fold()  # nothing left to fold
+    torch.testing.assert_close(layer(x), before)
+
+
+def test_the_learned_tensor_is_v() -> None:
+    layer, x = ConvSimilarity2d(2, 4, 3, 3, dtype=F64), torch.randn(2, 2, 6, 6, dtype=F64)
+    parameter, a = layer.filters, matrix(18)
+    layer(x).sum().backward()
+    assert parameter.grad is not None
+    gradient = parameter.grad.clone().flatten(1)
+    parameter.grad = None
+    layer.precondition(a)
+    layer(x).sum().backward()
+    assert layer.filters is parameter
+    torch.testing.assert_close(parameter.grad.flatten(1), gradient @ a.T)  # dL/dV = dL/dW·Aᵀ
+    assert "preconditioner" not in dict(layer.named_parameters())
+
+
+def test_the_preconditioner_is_part_of_the_state() -> None:
+    layer, x = ConvSimilarity2d(2, 4, 3, 3), torch.randn(2, 2, 6, 6)
+    layer.precondition(matrix(18))
+    other = ConvSimilarity2d(2, 4, 3, 3)
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(x), layer(x))
+    assert torch.equal(copy.deepcopy(layer)(x), layer(x))
+    layer.fold()
+    other.load_state_dict(layer.state_dict())  # and so is that there is none
+    assert torch.equal(other(x), layer(x))
+    layer.precondition(matrix(18))
+    layer.reset_parameters()
+    assert layer.preconditioner is None
+
+
+def test_a_preconditioned_layer_compiles_and_exports() -> None:
+    layer, x = ConvSimilarity2d(2, 4, 3, 3), torch.randn(2, 2, 6, 6)
+    layer.precondition(matrix(18))
+    torch.testing.assert_close(torch.compile(layer, backend="aot_eager", fullgraph=True)(x), layer(x))
+    torch.testing.assert_close(torch.export.export(layer, (x,)).module()(x), layer(x))
+
+
+@pytest.mark.parametrize(
+    ("a", "message"),
+    [
+        (torch.eye(17), r"precondition: expected A of shape \(18, 18\), got \(17, 17\)"),
+        (torch.ones(18, 18), "precondition: A is singular"),
+        (matrix(18, decades=9), "too badly conditioned"),
+        (torch.full((18, 18), math.nan), "precondition: A is singular, not finite"),
+    ],
+)
+def test_bad_a_changes_nothing(a: Tensor, message: str) -> None:
+    layer = ConvSimilarity2d(2, 4, 3, 3)
+    before = layer.filters.clone()
+    with refused(message):
+        layer.precondition(a)
+    assert layer.preconditioner is None
+    assert torch.equal(layer.filters, before)
+
+
+# ── modes ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_modes() -> None:
+    layer = ConvSimilarity2d(2, 4, 3, 3, filters_mode="frozen", conv_bias_mode="none")
+    assert not layer.filters.requires_grad
+    assert layer.conv_bias is None
+    assert set(layer.state_dict()) == {
+        "filters",
+        "similarity.templates",
+        "similarity.raw_weights",
+        "similarity.p",
+    }
+
+
+def test_sharing() -> None:
+    source = ConvSimilarity2d(2, 4, 3, 3)
+    shared_family(source, ConvSimilarity2d(2, 4, 5, 3, filters_mode=source), "filters")
+    shared_family(source, ConvSimilarity2d(2, 4, 5, 3, conv_bias_mode=source), "conv_bias")
+    weights = ConvSimilarity2d(2, 4, 3, 3, weights_mode=source).similarity
+    shared_family(source.similarity, weights, "weights")
+
+
+def test_shared_filters_have_one_set_of_coordinates() -> None:
+    source = ConvSimilarity2d(2, 4, 3, 3)
+    sharer = ConvSimilarity2d(2, 4, 3, 3, filters_mode=source)
+    for layer in (source, sharer):
+        with refused("precondition: the filters are shared with another layer"):
+            layer.precondition(torch.eye(18))
+    preconditioned = ConvSimilarity2d(2, 4, 3, 3)
+    preconditioned.precondition(torch.eye(18))
+    with refused(r"filters_mode: the layer to share with is preconditioned; fold\(\) it first"):
+        ConvSimilarity2d(2, 4, 3, 3, filters_mode=preconditioned)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"in_channels": 0}, "in_channels=0: expected a positive int"),
+        ({"whitened_channels": 0}, "in_features=0"),
+        ({"kernel_size": -1}, "kernel_size=-1"),
+        ({"filters_mode": "none"}, "filters_mode='none': expected 'learned', 'frozen' or a layer"),
+        ({"filters_mode": nn.Conv2d(2, 4, 3)}, "filters_mode: Conv2d has no filters to share"),
+        ({"conv_bias_mode": "zero"}, "conv_bias_mode='zero': expected 'learned', 'frozen', 'none'"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with refused(message):
+        ConvSimilarity2d(
+            **{"in_channels": 2, "whitened_channels": 4, "out_channels": 3, "kernel_size": 3, **options}
+        )
+
+
+def test_bad_x_and_bad_assignment() -> None:
+    layer = ConvSimilarity2d(2, 4, 3, 3)
+    with refused(r"x: expected images of shape \(N, 2, H, W\), got \(1, 1, 5, 5\)"):
+        layer(torch.zeros(1, 1, 5, 5))
+    with refused(r"x: maps of 2×2 .* smaller than kernel_size"):
+        layer(torch.zeros(1, 2, 2, 2))
+    with refused(r"filters: expected shape \(4, 2, 3, 3\), got \(4, 18\)"):
+        layer.filters = torch.zeros(4, 18)
