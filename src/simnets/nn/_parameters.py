@@ -220,7 +220,9 @@ class Layer(nn.Module):
 
     def _checked(self, name: str, value: Any, shape: torch.Size) -> Tensor:
         # float64, so that logarithms are rounded once, and on the CPU, which always has it
-        tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+        tensor = (
+            value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64, device="cpu")
+        )
         given = tensor.detach().to("cpu", torch.float64)
         if given.numel() == 1 and not shape:
             given = given.reshape(())
