@@ -32,6 +32,7 @@ from simnets.training.display import Display, Moment
 from simnets.training.distributed import World
 from simnets.training.divergence import TrainingDiverged, first_non_finite, require_finite
 from simnets.training.evaluate import scores_of
+from simnets.training.optimizer import make_optimizer
 from simnets.training.recipe import Recipe
 from simnets.training.schedule import rate
 from simnets.training.seeds import seed_for
@@ -162,7 +163,7 @@ class _Loop:
         self.step = 0
 
         self.learned = [value for value in model.parameters() if value.requires_grad]
-        self.optimizer = _optimizer(preparation.parameter_groups(model, recipe), recipe)
+        self.optimizer = make_optimizer(preparation.parameter_groups(model, recipe), recipe)
         self.peaks = [group["lr"] for group in self.optimizer.param_groups]
         self.average = Average(model, recipe.ema) if recipe.ema > 0 else None
         network: nn.Module = model
@@ -409,22 +410,6 @@ class _Loop:
             images_per_second=speed * self.batch,
             seconds_left=(self.steps - self.step) / speed,
         )
-
-
-def _optimizer(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
-    if recipe.optimizer == "sgd":
-        momentum = recipe.momentum
-        return torch.optim.SGD(
-            groups,
-            lr=recipe.lr,
-            momentum=momentum,
-            nesterov=momentum > 0,
-            weight_decay=recipe.weight_decay,
-            fused=True,
-        )
-    return torch.optim.AdamW(
-        groups, lr=recipe.lr, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
-    )
 
 
 def _part(values: dict[str, Any], prefix: str) -> dict[str, Any]:

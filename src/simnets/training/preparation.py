@@ -1,4 +1,8 @@
-"""What SimNets need around the loop: their start, their learning rates, their constraints, their folding."""
+"""What SimNets need around the loop: their start, their learning rates, their constraint, their folding.
+
+The paper's parametrisation trains badly (docs/training_notes.md). Everything here changes coordinates or
+starting values only: `finish` folds it away, and the network on disk is the paper's.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from simnets.data import ImageDataset
+from simnets.models import DeepSimNet, SimNetMLP
 from simnets.models.simnet import SimNet
+from simnets.nn import ConvSimilarity2d, Mex, Mex2d
+from simnets.pretrain import PretrainConfig, pretrain_model
 from simnets.training.recipe import Recipe
+
+_LABELLED = 5_000  # images whose labels the starting offsets are counted from
+_SEARCHED = 1_000  # images on which λ is searched
+_LEAST_SHARE = 1e-3  # of the mean: a template that a class never meets does not start at −∞
 
 
 def prepare(
@@ -21,28 +32,126 @@ def prepare(
     seed: int,
     report: Callable[[str], None],
 ) -> None:
-    """Set the starting values in place, once before the first step."""
-    if isinstance(model, SimNet):
-        generator = torch.Generator().manual_seed(seed)
-        for name, value in model.named_parameters():
-            if "offsets" in name:
-                with torch.no_grad():
-                    value.add_(torch.randn(value.shape, generator=generator), alpha=0.1)
+    """Set the starting values of a SimNet in place, once before the first step; others keep theirs."""
+    if not isinstance(model, SimNet):
+        return
+    if recipe.pretrain:
+        config = PretrainConfig(
+            whitening=recipe.whitening,
+            precondition=recipe.precondition,
+            perplexity=recipe.perplexity,
+            seed=seed,
+        )
+        # pre-training shares the images among the processes itself and adds up what they find
+        outcome = pretrain_model(model, dataset.images, config)
+        report(f"pre-trained {len(outcome.layers)} layers without labels in {outcome.seconds:.0f} s")
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))
+    if recipe.label_start:
+        sample = dataset.subset(order[:_LABELLED])
+        start_offsets(model, sample)
+        report(f"offsets started from the labels of {len(sample)} images")
+    if recipe.learn_scale:
+        sample = dataset.subset(order[:_SEARCHED])
+        report(f"scale of the scores started at λ = {start_scale(model, sample):g}")
+
+
+@torch.no_grad()
+def start_offsets(model: SimNet, sample: ImageDataset) -> None:
+    """b_rl = b_l + (1/β)·log(P(l | r) / mean_r P(l | r)), P(l | r) the soft share of template l in class r.
+
+    With equal offsets b_l in all classes every class has the same score and the gradient into the
+    similarities is exactly zero. Counting which templates a class meets, by their posterior
+    exp(β·(s_l + b_l)) / Σ_l exp(β·(s_l + b_l)), sets the classes apart: with the b_l = c_l of section 5,
+    β = 1 and equally many images a class, the score of class r becomes log P(y | r) of a mixture whose
+    components are shared by the classes.
+    """
+    classify = model.classify
+    assert isinstance(classify, Mex | Mex2d)
+    beta = float(classify.beta)
+    device = model.pixel_mean.device
+    shared = classify.offsets.mean(0)
+    counts = torch.zeros(model.spec.num_classes, len(shared), device=device)
+    images = torch.zeros(model.spec.num_classes, 1, device=device)
+    for start in range(0, len(sample), 500):
+        labels = sample.labels[start : start + 500].to(device)
+        similarities = _similarities(model, sample.images[start : start + 500].to(device))
+        counts.index_add_(0, labels, torch.softmax(beta * (similarities + shared.view(-1, 1)), 1).mean(2))
+        images.index_add_(0, labels, torch.ones(len(labels), 1, device=device))
+    shares = counts / images.clamp_min(1)
+    ratio = shares / shares.mean(0).clamp_min(torch.finfo(shares.dtype).tiny)
+    classify.offsets = shared + ratio.clamp_min(_LEAST_SHARE).log() / beta
+
+
+@torch.no_grad()
+def start_scale(model: SimNet, sample: ImageDataset) -> float:
+    """Set λ to the power of √2 with the least loss on `sample`; it is learned afterwards."""
+    device = model.pixel_mean.device
+    model.scale = 1.0
+    model.eval()
+    scores = torch.cat([model(images.to(device)) for images in torch.split(sample.images, 500)])
+    labels = sample.labels.to(device)
+    model.train()
+    candidates = [2 ** (power / 2) for power in range(-4, 21)]
+    best = min(candidates, key=lambda scale: float(nn.functional.cross_entropy(scale * scores, labels)))
+    model.scale = best
+    return best
+
+
+def _similarities(model: SimNet, images: Tensor) -> Tensor:
+    """What the classification MEX sees, (N, n, positions)."""
+    x = model.normalise(images)
+    if isinstance(model, DeepSimNet):
+        return model.similarities(x).flatten(2)
+    assert isinstance(model, SimNetMLP)
+    similarities: Tensor = model.similarity(x.flatten(1))
+    return similarities.unsqueeze(-1)
 
 
 def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
-    """Learned parameters in groups, each with its own "lr" (at its peak)."""
-    factors = {"templates": recipe.template_lr, "weights": recipe.weight_lr, "offsets": recipe.offset_lr}
-    groups: dict[float, list[nn.Parameter]] = {}
+    """The learned parameters in groups, each with its "lr" at its peak and its "weight_decay".
+
+    Recipe `paper` has one rate and one decay for all. Otherwise what is learned in logarithms, and the
+    templates, whose scale the whitening has fixed, are not pulled towards 0.
+    """
+    simnet = isinstance(model, SimNet)
+    factors = {"templates": recipe.template_lr, "raw_weights": recipe.weight_lr, "offsets": recipe.offset_lr}
+    factors["log_scale"] = recipe.offset_lr
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, value in model.named_parameters():
-        if value.requires_grad:
-            factor = next((f for key, f in factors.items() if key in name.rsplit(".", 1)[-1]), 1.0)
-            groups.setdefault(factor if isinstance(model, SimNet) else 1.0, []).append(value)
-    return [{"params": values, "lr": recipe.lr * factor} for factor, values in groups.items()]
+        if not value.requires_grad:
+            continue
+        last = name.rsplit(".", 1)[-1]
+        factor = factors.get(last, 1.0) if simnet else 1.0
+        # a filter bank, not a classifier: Muon is for matrices that map features to features
+        orthogonal = recipe.optimizer == "muon" and _is_filter_bank(model, name, value)
+        groups.setdefault((factor, orthogonal), []).append(value)
+    return [
+        {"params": values, "lr": recipe.filter_lr, "orthogonal": True}
+        if orthogonal
+        else {"params": values, "lr": recipe.lr * factor}
+        for (factor, orthogonal), values in groups.items()
+    ]
 
 
+def _is_filter_bank(model: nn.Module, name: str, value: Tensor) -> bool:
+    owner = model.get_submodule(name.rpartition(".")[0])
+    return value.dim() >= 2 and (
+        (isinstance(owner, ConvSimilarity2d) and name.endswith("filters")) or isinstance(owner, nn.Conv2d)
+    )
+
+
+@torch.no_grad()
 def after_step(model: nn.Module, recipe: Recipe) -> None:
-    """Restore constraints after a step of the optimiser."""
+    """Bring each row of V back to unit norm, in layers that learn W = V·A.
+
+    Nothing is lost, for the scale of a whitened channel can live in u and z. Left free, the whitened outputs
+    grow, the posterior over templates hardens, and templates die.
+    """
+    if recipe.project and isinstance(model, SimNet):
+        for layer in model.modules():
+            if isinstance(layer, ConvSimilarity2d) and layer.preconditioner is not None:
+                rows = layer.filters.flatten(1)
+                rows.div_(rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny))
 
 
 def finish(model: nn.Module, recipe: Recipe) -> None:

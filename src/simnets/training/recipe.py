@@ -41,10 +41,13 @@ class Recipe:
     validation: float = 0.1
     """Training images held out to watch progress: how many, or a share if below 1; 0 trains on all."""
 
-    optimizer: Literal["sgd", "adam"] = "adam"
-    """sgd is SGD with Nesterov momentum (section 6.1); adam decouples its weight decay."""
-    lr: float = 0.003
+    optimizer: Literal["sgd", "adam", "muon"] = "muon"
+    """sgd is SGD with Nesterov momentum (section 6.1); adam decouples its weight decay; muon is Muon for the
+    filters and adam for the rest."""
+    lr: float = 0.006
     """Learning rate at its peak."""
+    filter_lr: float = 0.02
+    """Learning rate of the filters at its peak (muon): how far each direction of the filter bank moves."""
     momentum: float = 0.9
     """Nesterov momentum (sgd)."""
     betas: tuple[float, float] = (0.9, 0.99)
@@ -81,20 +84,24 @@ class Recipe:
     """Learning rate of the offsets b, as a multiple of lr."""
     pretrain: bool = True
     """Start the similarity layers from the statistics of unlabelled patches (section 5)."""
+    whitening: Literal["ica", "pca", "zca"] = "ica"
+    """How pre-training starts the filters W."""
     precondition: bool = True
     """Learn the filters in whitened coordinates, W = V·A with A fixed; folded into W at the end."""
     project: bool = True
     """Keep each row of V at unit norm."""
     label_start: bool = True
     """Start the offsets b from how often each template meets each class."""
-    perplexity: float = 10.0
+    learn_scale: bool = True
+    """Learn a scale λ of the scores beside the paper's parameters; folded into u, b and β_c at the end."""
+    perplexity: float = 25.0
     """How many templates share a patch at the start (perplexity of the posterior over templates)."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot train, each with one line that names the field."""
         for name in ("epochs", "batch_size"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number of at least 1")
-        for name in ("lr", "perplexity"):
+        for name in ("lr", "filter_lr", "perplexity"):
             _require(0 < getattr(self, name) < float("inf"), name, getattr(self, name), "a positive number")
         for name in _NOT_NEGATIVE:
             _require(0 <= getattr(self, name) < float("inf"), name, getattr(self, name), "0 or more")
@@ -104,7 +111,14 @@ class Recipe:
             _require(0 <= beta < 1, "betas", self.betas, "two numbers from 0 up to, not with, 1")
         for milestone in self.milestones:
             _require(milestone > 0, "milestones", self.milestones, "positive numbers")
-        _require(self.optimizer in ("sgd", "adam"), "optimizer", self.optimizer, "'sgd' or 'adam'")
+        optimizers = ("sgd", "adam", "muon")
+        _require(
+            self.optimizer in optimizers, "optimizer", self.optimizer, " or ".join(map(repr, optimizers))
+        )
+        whitenings = ("ica", "pca", "zca")
+        _require(
+            self.whitening in whitenings, "whitening", self.whitening, " or ".join(map(repr, whitenings))
+        )
         shapes = ("steps", "one-cycle", "cosine", "constant")
         _require(self.schedule in shapes, "schedule", self.schedule, " or ".join(map(repr, shapes)))
 
@@ -132,6 +146,7 @@ RECIPES: dict[str, Recipe] = {
         precondition=False,
         project=False,
         label_start=False,
+        learn_scale=False,
     ),
     "fast": Recipe(),
 }
