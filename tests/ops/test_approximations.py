@@ -63,7 +63,18 @@ def test_derivative(function) -> None:
 class _Arithmetic(TorchDispatchMode):
     """Counts arithmetic operations: everything but comparisons, selects, clamps and type conversions."""
 
-    FREE = ("clamp", "where", "eq", "gt", "lt", "bitwise_and", "_to_copy", "scalar_tensor", "lift_fresh")
+    FREE = (
+        "clamp",
+        "where",
+        "eq",
+        "gt",
+        "lt",
+        "bitwise_and",
+        "_to_copy",
+        "scalar_tensor",
+        "lift_fresh",
+        "detach",
+    )
 
     def __init__(self) -> None:
         super().__init__()

@@ -127,7 +127,7 @@ def _check_beta(beta: float | Tensor) -> None:
             raise SimNetsError(
                 f"mex: beta must be a number or a tensor with one element, not {beta!r}"
             ) from None
-    if math.isnan(value):
+    if value != value:  # NaN; math.isnan would break a compiled graph in which β is symbolic
         raise SimNetsError("mex: beta is NaN; give a real number, inf or -inf")
 
 
@@ -151,7 +151,9 @@ def _check_offsets(offsets: Tensor, x: Tensor, dims: tuple[int, ...]) -> None:
 
 def _representable(beta: float, work: torch.dtype) -> float:
     """β beyond float32's range is ±∞: its weights differ from the maximum's only for gaps under 1e-30."""
-    return math.copysign(math.inf, beta) if work == torch.float32 and abs(beta) > 1e30 else beta
+    if work == torch.float32 and abs(beta) > 1e30:
+        return math.inf if beta > 0 else -math.inf
+    return beta
 
 
 def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
@@ -168,7 +170,7 @@ def _reference(x: Tensor, beta: float | Tensor, b: Tensor | None, dims: tuple[in
 
 
 def _pooled(x: Tensor, beta: float | Tensor, dims: tuple[int, ...], approximation: str | None) -> Tensor:
-    if not isinstance(beta, Tensor) and (beta == 0 or math.isinf(beta)):
+    if not isinstance(beta, Tensor) and (beta == 0 or abs(beta) == math.inf):
         return _finite_gradient(x.mean(dims) if beta == 0 else kernels.extreme(x, beta, dims).squeeze(dims))
     if torch.compiler.is_exporting():
         return formula.pooled(x, beta, dims)
@@ -176,8 +178,10 @@ def _pooled(x: Tensor, beta: float | Tensor, dims: tuple[int, ...], approximatio
 
 
 def _finite_gradient(y: Tensor) -> Tensor:
-    """An infinite result has no gradient; in an exported graph there is none anyway."""
-    return y if torch.compiler.is_exporting() else torch.where(y.isinf(), y.detach(), y)
+    """An infinite result has no gradient; an exported graph has none at all."""
+    if torch.compiler.is_exporting() or not y.requires_grad:
+        return y
+    return torch.where(y.isinf(), y.detach(), y)
 
 
 def _with_offsets(x: Tensor, beta: float | Tensor, b: Tensor, dim: int, approximation: str | None) -> Tensor:
@@ -196,7 +200,7 @@ def _offset_form(x: Tensor, beta: float | Tensor, b: Tensor, approximation: str 
     if not isinstance(beta, Tensor) and beta == 0:
         return _finite_gradient(kernels.mean_plus(x, b))
     if torch.compiler.is_exporting():
-        infinite = not isinstance(beta, Tensor) and math.isinf(beta)
+        infinite = not isinstance(beta, Tensor) and abs(beta) == math.inf
         return formula.max_plus(x, b, float(beta)) if infinite else formula.product(x, b, beta)
     return _apply(x, beta, b, (1,), approximation)
 
@@ -212,8 +216,8 @@ def _apply(
         return compiled[0]
     learned = beta if isinstance(beta, Tensor) else None
     value = _representable(float(beta if learned is None else learned.detach()), x.dtype)
-    result: tuple[Tensor, Tensor, Tensor] = _Mex.apply(x, learned, b, value, dims, name)  # type: ignore[no-untyped-call]
-    return result[0]
+    result: Tensor = _Mex.apply(x, learned, b, value, dims, name)  # type: ignore[no-untyped-call]
+    return result
 
 
 # Forward and backward for any value of β, shared by the autograd function and the compiled operator.
@@ -283,24 +287,23 @@ def _backward(
 class _Mex(torch.autograd.Function):
     @staticmethod
     def forward(
-        x: Tensor, learned: Tensor | None, b: Tensor | None, beta: float, dims: tuple[int, ...], name: str
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return _forward(x, beta, b, dims, name)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, learned, b, ctx.beta, ctx.dims, ctx.name = inputs
-        y, shift, total = output
-        ctx.mark_non_differentiable(shift, total)
-        ctx.set_materialize_grads(False)
+        ctx: Any,
+        x: Tensor,
+        learned: Tensor | None,
+        b: Tensor | None,
+        beta: float,
+        dims: tuple[int, ...],
+        name: str,
+    ) -> Tensor:
+        y, shift, total = _forward(x, beta, b, dims, name)
         ctx.save_for_backward(x, learned, b, y, shift, total)
+        ctx.beta, ctx.dims, ctx.name = beta, dims, name
+        return y
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, learned, b, y, shift, total = ctx.saved_tensors
         grad = grads[0]
-        if grad is None:
-            return None, None, None, None, None, None
         needs_beta = learned is not None and ctx.needs_input_grad[1]
         with _no_autocast(x):
             if torch.is_grad_enabled():

@@ -41,6 +41,21 @@ def _prepared(beta: float | Tensor, x: Tensor) -> tuple[float | Tensor, float | 
     return beta, beta, abs(beta) < 0.1
 
 
+# ONNX writes expm1 as exp − 1 and log1p as log(1 + ·), which is what they are there to avoid.
+
+
+def _expm1(s: Tensor) -> Tensor:
+    return s + s * s * curve(s)
+
+
+def _log1p_ratio(q: Tensor) -> Tensor:
+    """log(1 + q)/q, which is 1 at 0, from log(1 + q) = 2·atanh(q/(2 + q))."""
+    v = q / (2 + q)
+    small = v.abs() < 1e-3
+    away = torch.where(small, 0.5, v)
+    return 2 / (2 + q) * torch.where(small, 1 + v * v * (1 / 3 + v * v / 5), torch.atanh(away) / away)
+
+
 def pooled(x: Tensor, beta: float | Tensor, dims: tuple[int, ...]) -> Tensor:
     """MEX over dims for finite β."""
     beta, divisor, small = _prepared(beta, x)
@@ -57,12 +72,7 @@ def pooled(x: Tensor, beta: float | Tensor, dims: tuple[int, ...]) -> Tensor:
         near = (beta * (extreme - mean)).abs() <= MEAN_FORM_UP_TO
         deviation = torch.where(near, x - mean, 0.0)
         half = (deviation.square() * curve(beta * deviation)).mean(dims, keepdim=True)
-        q = beta * beta * half
-        few = q < 1e-4
-        ratio = torch.where(
-            few, 1 - q * (1 / 2 - q * (1 / 3 - q / 4)), torch.log1p(q) / torch.where(few, 1.0, q)
-        )
-        y = torch.where(near, mean + beta * half * ratio, y)
+        y = torch.where(near, mean + beta * half * _log1p_ratio(beta * beta * half), y)
     return torch.where(infinite, extreme, y).squeeze(dims)
 
 
@@ -82,19 +92,23 @@ def product(x: Tensor, b: Tensor, beta: float | Tensor) -> Tensor:
         return torch.matmul(e_b, e) if x.dim() == 3 else torch.matmul(e, e_b.T)
 
     def scaled_exponentials(c: Tensor, m: Tensor) -> Tensor:
-        return ((beta * (c - _clamped(m))).clamp(-SATURATION, 0.0) + _SCALE).exp()
+        return (beta * (c - _clamped(m))).clamp(-SATURATION, 0.0).exp() * math.exp(_SCALE)
 
     m, m_b = _extreme(x, beta, (1,)), _extreme(b, beta, (1,))
     total = matmul(scaled_exponentials(x, m), scaled_exponentials(b, m_b))
-    y = (total.log() - (2 * _SCALE + math.log(n))) / divisor + m + along(m_b)
+    # A large total is scaled back before the log, whose digits would else go to 76; a small one underflows.
+    large = total > 1
+    back = 2 * _SCALE + math.log(n)
+    log_mean = torch.where(large, total * math.exp(-back), total).log() - torch.where(large, 0.0, back)
+    y = m + along(m_b) + log_mean / divisor
     if small:
         mean, mean_b = x.mean(1, keepdim=True), b.mean(1, keepdim=True)
         limit = MEAN_FORM_UP_TO / 2
         near_x, near_b = (beta * (m - mean)).abs() <= limit, (beta * (m_b - mean_b)).abs() <= limit
-        e = torch.where(near_x, torch.expm1(beta * (x - mean)), 0.0)
-        e_b = torch.where(near_b, torch.expm1(beta * (b - mean_b)), 0.0)
+        e = torch.where(near_x, _expm1(beta * (x - mean)), 0.0)
+        e_b = torch.where(near_b, _expm1(beta * (b - mean_b)), 0.0)
         q = e.mean(1, keepdim=True) + along(e_b.mean(1, keepdim=True)) + matmul(e, e_b) / n
-        about = mean + along(mean_b) + torch.log1p(q) / divisor
+        about = mean + along(mean_b) + q * _log1p_ratio(q) / divisor
         y = torch.where(near_x & along(near_b), about, y)
     return y
 

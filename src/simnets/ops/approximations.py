@@ -51,7 +51,7 @@ def log(x: Tensor) -> Tensor:
     2.30258
     """
     m, e = torch.frexp(x)  # 1
-    r = 0.5 / m  # 2
+    r = torch.tensor(0.5, dtype=x.dtype) / m  # 2 (0.5 / m would be a reciprocal and a product)
     quotient = (m - r) / (0.33167867883035396 * (m + r) + 0.9451841603185848)  # 3 to 7
     value = (e - 0.5) * _LN_2 + quotient  # 8, 9, 10
     edge = torch.where(x == 0, -math.inf, torch.where(x == math.inf, math.inf, math.nan))
