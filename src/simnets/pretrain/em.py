@@ -20,7 +20,7 @@ from simnets.pretrain.rows import chunks
 
 SHAPE_BOUNDS = (0.2, 20.0)
 _BLOCK = 256
-_BISECTIONS = 60
+_BISECTIONS = 50
 
 
 @dataclass
@@ -31,6 +31,11 @@ class GaussianSums:
     first: Tensor
     second: Tensor
 
+    def cancelled(self) -> bool:
+        """Whether a variance is what little is left of the difference of two large numbers."""
+        lost = self.second * self.count.unsqueeze(1) - self.first.square()
+        return bool((lost < 1e-3 * self.second * self.count.unsqueeze(1)).any())
+
     def density(self, centre: Tensor, floor: Tensor) -> MixtureDensity:
         count = self.count.clamp_min(1e-300).unsqueeze(1)
         means = self.first / count
@@ -39,16 +44,20 @@ class GaussianSums:
         return MixtureDensity(self.count / self.count.sum(), means + centre, scales, 2.0)
 
 
-def gaussian_pass(y: Tensor, density: MixtureDensity, centre: Tensor) -> tuple[Tensor, GaussianSums]:
+def gaussian_pass(
+    y: Tensor, density: MixtureDensity, centre: Tensor, *, exact: bool = False
+) -> tuple[Tensor, GaussianSums]:
     """E-step and the sums of the M-step at shape 2 in one pass of matrix products; log P(y) of each row too.
 
-    log P(y ∧ l) = [y², y]·[−u, 2uμ]ᵀ + const, and the sums are rᵀ·[y², y], y about `centre`.
+    log P(y ∧ l) = [y², y]·[−u, 2uμ]ᵀ + const, and the sums are rᵀ·[y², y], y about `centre`. In float32 that
+    is good to 1e-3 as long as components are not narrow beside their distance from the centre; where they
+    are, before or after this pass, the products are in float64 (always with `exact`).
     """
     means = density.means - centre
     u = density.similarity_weights
     constants = density.constants - (u * means.square()).sum(1)
-    # The expanded square loses |u·μ²|·1e-7 in float32; past 1e4 the narrow components need float64
-    exact = float((u * (means.square() + density.scales.square())).max()) > 1e4
+    # The expanded square loses |u·μ²|·1e-7 in float32
+    exact = exact or y.dtype == torch.float64 or float((u * means.square()).max()) > 1e4
     dtype = torch.float64 if exact else y.dtype
     matrix = torch.cat([-u, 2 * u * means], 1).T.to(dtype).contiguous()
     n, d = means.shape
@@ -68,7 +77,10 @@ def gaussian_pass(y: Tensor, density: MixtureDensity, centre: Tensor) -> tuple[T
         count += joint.sum(0, dtype=torch.float64)
         both += joint.T @ features
     all_sum(count, both)
-    return likelihoods, GaussianSums(count, both[:, d:], both[:, :d])
+    sums = GaussianSums(count, both[:, d:], both[:, :d])
+    if not exact and sums.cancelled():
+        return gaussian_pass(y, density, centre, exact=True)
+    return likelihoods, sums
 
 
 def responsibilities(y: Tensor, density: MixtureDensity) -> tuple[Tensor, Tensor]:
@@ -132,40 +144,44 @@ def weighted_medians(y: Tensor, r: Tensor, total: Tensor, order: Tensor) -> Tens
     N × n × d products are formed. A median is the smallest y with at least half the weight at or below it.
     """
     rows, n, d = len(y), r.shape[1], y.shape[1]
-    medians = torch.empty(n, d, dtype=torch.float64, device=y.device)
+    columns = order.T.contiguous()
+    values = y.T.contiguous().gather(1, columns)
+    # below[b, t, l]: the weight of component l in the first b blocks of column t
+    below = y.new_zeros(-(-rows // _BLOCK) + 1, d, n, dtype=torch.float64)
+    place = torch.arange(rows, device=y.device) // _BLOCK
+    block = torch.empty_like(place)
+    for t in range(d):
+        block[columns[t]] = place
+        below[1:, t] = r.new_zeros(len(below) - 1, n).index_add_(0, block, r)
+    below = below.cumsum_(0)
+    column = torch.arange(d, device=y.device).unsqueeze(1)
     component = torch.arange(n, device=y.device)
     inside = torch.arange(_BLOCK, device=y.device)
-    rank_block = torch.arange(rows, device=y.device) // _BLOCK
-    block = torch.empty_like(rank_block)
-    for t in range(d):
-        column = order[:, t]
-        values = y[column, t].contiguous()
-        block[column] = rank_block
-        blocks = r.new_zeros(-(-rows // _BLOCK), n).index_add_(0, block, r)
-        below = torch.cat([r.new_zeros(1, n), blocks]).double().cumsum(0)
 
-        def weight_up_to(threshold: Tensor, values: Tensor, column: Tensor, below: Tensor) -> Tensor:
-            position = torch.searchsorted(values, threshold.to(values.dtype), right=True)
-            full = position // _BLOCK
-            index = (full * _BLOCK).unsqueeze(1) + inside
-            partial = r[column[index.clamp_max(rows - 1)], component.unsqueeze(1)].double()
-            weight = below[full, component] + (partial * (index < position.unsqueeze(1))).sum(1)
-            all_sum(weight)
-            return weight
+    def weight_up_to(threshold: Tensor) -> Tensor:
+        position = torch.searchsorted(values, threshold.to(values.dtype), right=True)
+        full = position // _BLOCK
+        index = (full * _BLOCK).unsqueeze(2) + inside
+        row = columns[column.unsqueeze(2), index.clamp_max(rows - 1)]
+        part = r[row, component.unsqueeze(1)].double() * (index < position.unsqueeze(2))
+        weight = below[full, column, component] + part.sum(2)
+        all_sum(weight)
+        return weight
 
-        ends = torch.stack([values[0], -values[-1]]).double()
-        all_min(ends)
-        low, high = (ends[0] - 1).repeat(n), (-ends[1]).repeat(n)
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            enough = weight_up_to(middle, values, column, below) >= total / 2
-            low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-        # The bracket is now narrower than the gap between rows: the first row above `low` is the median
-        first = torch.searchsorted(values, low.to(values.dtype), right=True)
-        found = torch.where(first < rows, values[first.clamp_max(rows - 1)].double(), math.inf)
-        all_min(found)
-        medians[:, t] = torch.minimum(found, high)
-    return medians
+    ends = torch.stack([values[:, 0], -values[:, -1]]).double()
+    all_min(ends)
+    low = (ends[0] - 1).unsqueeze(1).repeat(1, n)
+    high = -ends[1].unsqueeze(1).repeat(1, n)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        enough = weight_up_to(middle) >= total / 2
+        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+    # The bracket is now narrower than the gap between rows: the first row above `low` is the median
+    first = torch.searchsorted(values, low.to(values.dtype), right=True)
+    found = values.gather(1, first.clamp_max(rows - 1)).double()
+    found = torch.where(first < rows, found, math.inf)
+    all_min(found)
+    return torch.minimum(found, high).T.contiguous()
 
 
 def profiled_scales(power: Tensor, count: Tensor, shape: float, floor: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from simnets.pretrain.distributed import all_sum, broadcast, world
 
+_AVERAGED_STEPS = 100
+
 
 def orthogonalize(matrix: Tensor) -> Tensor:
     """The nearest orthogonal matrix, (M·Mᵀ)^−½·M: FastICA's symmetric decorrelation."""
@@ -27,15 +29,17 @@ def orthogonalize(matrix: Tensor) -> Tensor:
 def fastica(white: Tensor, *, max_iter: int = 200, tol: float = 1e-4, seed: int = 0) -> tuple[Tensor, bool]:
     """R (d, d), orthogonal, such that the coordinates of R·y are as independent as possible.
 
-    `white` (N, d) has identity covariance. Returns R in float64 and whether the iteration converged.
-    Under `torch.distributed`, `white` is the same on all processes and process 0 computes.
+    `white` (N, d) has identity covariance. Returns R in float64 and whether FastICA converged. Where it does
+    not (sources that are nearly Gaussian, few rows) it wanders, and rounding decides where it stops; then R
+    is that of the averaged iteration of `OnlineRotation` on the same rows, which settles.
+    Under `torch.distributed`, `white` is the same on all processes and process 0 runs FastICA.
     """
     d = white.shape[1]
+    # An explicit start: scikit-learn's own depends on the dtype of the data
+    start = np.random.default_rng(seed).standard_normal((d, d))
     rotation = torch.eye(d, dtype=torch.float64, device=white.device)
     converged = torch.ones(1, dtype=torch.float64)
     if d > 1 and world()[0] == 0:
-        # An explicit start: scikit-learn's own depends on the dtype of the data.
-        start = np.random.default_rng(seed).standard_normal((d, d))
         ica = FastICA(whiten=False, max_iter=max_iter, tol=tol, w_init=start)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
@@ -45,6 +49,11 @@ def fastica(white: Tensor, *, max_iter: int = 200, tol: float = 1e-4, seed: int 
         rotation = orthogonalize(torch.as_tensor(ica.components_, dtype=torch.float64, device=white.device))
     broadcast(rotation)
     broadcast(converged)
+    if not converged:
+        averaged = OnlineRotation(torch.as_tensor(start, device=white.device))
+        for _ in range(_AVERAGED_STEPS):
+            averaged.step(white)
+        rotation = averaged.rotation
     return rotation, bool(converged)
 
 

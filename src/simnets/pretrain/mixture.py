@@ -25,6 +25,7 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
     """P(y) = Σ_l λ_l Π_t β/(2·α_lt·Γ(1/β)) · exp(−(|y_t − μ_lt|/α_lt)^β), fitted by EM.
 
     shape: β, or None to estimate it by maximum likelihood between 0.2 and 20.
+    n_init: starts, of which the one with the largest likelihood is kept.
     scale_floor: no scale falls below this share of the coordinate's standard deviation.
     min_usage: a component with less than this share of a fair weight, 1/n, is dead. It is placed anew among
     the rows that are explained worst, unless that would lower the likelihood.
@@ -56,6 +57,7 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
         *,
         max_iter: int = 100,
         tol: float = 1e-3,
+        n_init: int = 1,
         scale_floor: float = 1e-3,
         min_usage: float = 0.01,
         init_samples: int = 20_000,
@@ -68,6 +70,7 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
         self.shape = shape
         self.max_iter = max_iter
         self.tol = tol
+        self.n_init = n_init
         self.scale_floor = scale_floor
         self.min_usage = min_usage
         self.init_samples = init_samples
@@ -88,31 +91,12 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
         rows = as_rows(X)
         if keys is None:
             keys = random_keys(len(rows), self.random_state, rows.device)
-        density = self._start(rows, keys)
-        learn = self.shape is None
-        gaussian = self.shape == 2
-        order = rows.argsort(0) if self.shape == 1 else None
-        self.lower_bounds_: list[float] = []
-        self.converged_, reseed, kept = False, True, density
-        for iteration in range(self.max_iter + 1):
-            bound, row_bounds, sums = self._expect(rows, density, gaussian)
-            if kept is not density and bound < self.lower_bounds_[-1]:
-                # The new places of dead components explain the data worse: back to where they were
-                density, reseed = kept, False
-                bound, row_bounds, sums = self._expect(rows, density, gaussian)
-            self.lower_bounds_.append(bound)
-            if len(self.lower_bounds_) > 1 and bound - self.lower_bounds_[-2] < self.tol:
-                self.converged_ = True
-                break
-            if iteration == self.max_iter:
-                break
-            if isinstance(sums, em.GaussianSums):
-                density = sums.density(self._centre, self._floor)
-            else:
-                density = em.general_step(rows, sums, density, self._floor, learn_shape=learn, order=order)
-            kept = density
-            if reseed:
-                density = self._revived(rows, keys, row_bounds, density)
+        self._measure(rows)
+        best = max(
+            (self._maximise(rows, keys, self.random_state + start) for start in range(self.n_init)),
+            key=lambda run: run[1][-1],
+        )
+        density, self.lower_bounds_, self.converged_ = best
         self.n_iter_ = len(self.lower_bounds_) - 1
         if not self.converged_ and self.max_iter > 1:
             warnings.warn(
@@ -122,7 +106,35 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
             )
         return self._set(density)
 
-    def partial_fit(self, X: ArrayLike | Tensor, y: object = None) -> Self:
+    def _maximise(self, rows: Tensor, keys: Tensor, seed: int) -> tuple[MixtureDensity, list[float], bool]:
+        """EM from one start: the mixture, the mean log-likelihood at each iteration, whether it converged."""
+        density = self._start(rows, keys, seed)
+        gaussian = self.shape == 2
+        order = rows.argsort(0) if self.shape == 1 else None
+        bounds: list[float] = []
+        reseed, kept = True, density
+        while True:
+            bound, row_bounds, sums = self._expect(rows, density, gaussian)
+            if kept is not density and bound < bounds[-1]:
+                # The new places of dead components explain the data worse: back to where they were
+                density, reseed = kept, False
+                bound, row_bounds, sums = self._expect(rows, density, gaussian)
+            bounds.append(bound)
+            if len(bounds) > 1 and bound - bounds[-2] < self.tol:
+                return density, bounds, True
+            if len(bounds) > self.max_iter:
+                return density, bounds, False
+            if isinstance(sums, em.GaussianSums):
+                density = sums.density(self._centre, self._floor)
+            else:
+                density = em.general_step(
+                    rows, sums, density, self._floor, learn_shape=self.shape is None, order=order
+                )
+            kept = density
+            if reseed:
+                density = self._revived(rows, keys, row_bounds, density)
+
+    def partial_fit(self, X: ArrayLike | Tensor, y: object = None, *, keys: Tensor | None = None) -> Self:
         """Stochastic EM: one batch of a stream (the first starts the components, so it needs enough rows).
 
         The sums of a batch enter running averages with step ρ_t = (t + 1)^−0.6. At shape 2 these are
@@ -132,7 +144,10 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
         self._check()
         rows = as_rows(X, width=getattr(self, "n_features_in_", None))
         if not hasattr(self, "_running"):
-            density = self._start(rows, random_keys(len(rows), self.random_state, rows.device))
+            self._measure(rows)
+            if keys is None:
+                keys = random_keys(len(rows), self.random_state, rows.device)
+            density = self._start(rows, keys, self.random_state)
             self._running: dict[str, Tensor] = {}
             self._steps, self.lower_bounds_ = 0, []
         else:
@@ -165,8 +180,13 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
         power = em.PowerSums(**average)
         moved = em.moved_means(means, power, shape)
         if self.shape is None:
-            shape *= (em.shape_step(power, count, shape) / shape) ** rho
-        scales = em.profiled_scales(power.power, count, density.shape, self._floor)
+            proposal = em.shape_step(power, count, shape)
+            change = shape * (proposal / shape) ** rho - shape
+            # What the averages would have been at the new shape, to second order
+            power.power.add_(change * power.log1 + change**2 / 2 * power.log2)
+            power.log1.add_(change * power.log2)
+            shape += change
+        scales = em.profiled_scales(power.power, count, shape, self._floor)
         return MixtureDensity(count / count.sum(), moved, scales, shape)
 
     def _averaged(self, sums: dict[str, Tensor], rho: float) -> dict[str, Tensor]:
@@ -197,11 +217,12 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
             raise SimNetsError(f"n_components={self.n_components!r}; expected a whole number ≥ 1")
         if self.shape is not None and not 0 < self.shape < math.inf:
             raise SimNetsError(f"shape={self.shape}; expected a number > 0, or None to estimate it")
-        for name, least in (("max_iter", 1), ("tol", 0), ("scale_floor", 0), ("min_usage", 0)):
+        for name, least in (("max_iter", 1), ("n_init", 1), ("tol", 0), ("scale_floor", 0), ("min_usage", 0)):
             if not getattr(self, name) >= least:
                 raise SimNetsError(f"{name}={getattr(self, name)}; expected a number ≥ {least}")
 
-    def _start(self, rows: Tensor, keys: Tensor) -> MixtureDensity:
+    def _measure(self, rows: Tensor) -> None:
+        """Centre, spread and scale floor of the data, over all processes."""
         n, d = self.n_components, rows.shape[1]
         sums = torch.cat([rows.sum(0, dtype=torch.float64), rows.new_tensor([len(rows)]).double()])
         all_sum(sums)
@@ -220,12 +241,15 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
             raise SimNetsError("the rows of X are all the same; a mixture needs rows that differ")
         # A coordinate that never varies takes its floor from the others
         self._floor = self.scale_floor * torch.maximum(deviation, 0.01 * overall)
+
+    def _start(self, rows: Tensor, keys: Tensor, seed: int) -> MixtureDensity:
+        n, d = self.n_components, rows.shape[1]
         sample = gather_first(rows, keys, self.init_samples)
         shape = 2.0 if self.shape is None else float(self.shape)
         means = self._given("means_init", (n, d), rows.device)
         label = torch.zeros(len(sample), dtype=torch.int64)
         if means is None:
-            means, label = self._cluster(sample)
+            means, label = self._cluster(sample, seed)
         elif n > 1:
             label = torch.cdist(sample.double(), means).argmin(1)
         weights = self._given("weights_init", (n,), rows.device)
@@ -250,9 +274,9 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
             )
         return tensor
 
-    def _cluster(self, sample: Tensor) -> tuple[Tensor, Tensor]:
+    def _cluster(self, sample: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """k-means from k-means++ seeds: means (n, d) and the cluster of each row."""
-        kmeans = KMeans(self.n_components, n_init=1, max_iter=20, random_state=self.random_state)
+        kmeans = KMeans(self.n_components, n_init=1, max_iter=20, random_state=seed)
         with warnings.catch_warnings():
             # Fewer distinct rows than components: the surplus components are revived or stay dead
             warnings.simplefilter("ignore", ConvergenceWarning)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,15 @@ from rich.table import Table
 from simnets.pretrain.selection import ComponentChoice, DimensionChoice
 
 Array = NDArray[np.float64]
+
+
+def _without_infinities(value: Any) -> Any:
+    """JSON has none: criteria that are not defined at a number become null."""
+    if isinstance(value, dict):
+        return {key: _without_infinities(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_infinities(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +76,22 @@ class LayerReport:
         return {k: v for k, v in asdict(numbers).items() if k not in ("filters", "templates_as_patches")}
 
 
+_ROWS: dict[str, Callable[[LayerReport], str]] = {
+    "patches (of images)": lambda layer: f"{layer.patches} ({layer.images})",
+    "dimension": lambda layer: f"{layer.patch_dimension} → {layer.whitened or layer.patch_dimension}",
+    "variance kept": lambda layer: f"{100 * layer.explained_variance:.1f} %",
+    "excess kurtosis": lambda layer: f"{np.mean(layer.kurtosis):.2f}",
+    "ICA converged": lambda layer: "yes" if layer.ica_converged else "no, averaged",
+    "templates": lambda layer: f"{layer.templates}",
+    "shape β": lambda layer: f"{layer.shape:.3g}",
+    "log-likelihood": lambda layer: f"{layer.likelihoods[0]:.2f} → {layer.likelihoods[-1]:.2f}",
+    "iterations of EM": lambda layer: f"{len(layer.likelihoods) - 1}",
+    "usage of a template": lambda layer: f"{100 * min(layer.usage):.2f} to {100 * max(layer.usage):.2f} %",
+    "perplexity": lambda layer: f"{layer.mixture_perplexity:.1f} → {layer.perplexity:.1f}",
+    "seconds": lambda layer: f"{sum(layer.seconds.values()):.1f}",
+}
+
+
 @dataclass(frozen=True)
 class PretrainReport:
     """All layers, and the time of the whole sweep in seconds."""
@@ -73,35 +100,19 @@ class PretrainReport:
     seconds: float
 
     def table(self) -> Table:
-        """A row a layer, for people."""
+        """A column a layer, for people."""
         table = Table(title=f"Pre-training, {self.seconds:.1f} s", title_justify="left")
-        for name in (
-            "layer", "patches", "dimension", "variance kept", "kurtosis", "templates", "shape",
-            "log-likelihood", "least used", "perplexity", "seconds",
-        ):  # fmt: skip
-            table.add_column(name, justify="left" if name == "layer" else "right")
+        table.add_column("")
         for layer in self.layers:
-            d = layer.patch_dimension if layer.whitened is None else layer.whitened
-            table.add_row(
-                layer.name,
-                f"{layer.patches}",
-                f"{layer.patch_dimension} → {d}",
-                f"{100 * layer.explained_variance:.1f} %",
-                f"{np.mean(layer.kurtosis):.2f}" + ("" if layer.ica_converged else " (ICA not converged)"),
-                f"{layer.templates}",
-                f"{layer.shape:.3g}",
-                f"{layer.likelihoods[0]:.2f} → {layer.likelihoods[-1]:.2f} in {len(layer.likelihoods) - 1}",
-                f"{100 * min(layer.usage):.2f} %",
-                f"{layer.mixture_perplexity:.1f} → {layer.perplexity:.1f}",
-                f"{sum(layer.seconds.values()):.1f}",
-            )
+            table.add_column(layer.name, justify="right", overflow="fold")
+        for title, cell in _ROWS.items():
+            table.add_row(title, *(cell(layer) for layer in self.layers))
         return table
 
     def to_json(self) -> str:
         """The numbers of all layers."""
-        return json.dumps(
-            {"seconds": self.seconds, "layers": [layer.to_dict() for layer in self.layers]}, indent=1
-        ).replace("-Infinity", "null")
+        data = {"seconds": self.seconds, "layers": [layer.to_dict() for layer in self.layers]}
+        return json.dumps(_without_infinities(data), indent=1, allow_nan=False)
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Writes `pretrain.json` and a page of pictures a layer, `pretrain-NAME.png`; returns the paths."""

@@ -149,7 +149,8 @@ def select_components(
     then those between the best and its neighbours.
 
     criterion:
-        "nec": the least normalised entropy, E(K)/(L(K) − L(1)), with NEC(1) = 1.
+        "nec": the least normalised entropy, E(K)/(L(K) − L(1)), with NEC(1) = 1; of those within 0.001 of
+            it, the largest: where clusters lie far apart, any union of them has no entropy either.
         "bic": the least Bayesian information criterion; of the numbers whose BIC is within 1 % of all that
             is gained over one component, the smallest: the curve is flat, and templates cost run-time.
         "auto": "nec", but "bic" where that asks for more than twice as many. Then the components are not
@@ -175,35 +176,33 @@ def select_components(
     def fit(k: int) -> None:
         nonlocal likelihood_of_one
         # EM ends in a local optimum; among few components another start often finds a better one
-        starts = 1 if k == 1 else 3 if k <= 8 else 1
-        fits = []
-        for start in range(starts):
-            mixture = GeneralizedGaussianMixture(
-                k, shape, max_iter=max_iter, random_state=random_state + start
-            )
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                fits.append(mixture.fit(data))
-        mixture = max(fits, key=lambda mixture: mixture.lower_bound_)
+        mixture = GeneralizedGaussianMixture(
+            k, shape, max_iter=max_iter, n_init=3 if 1 < k <= 8 else 1, random_state=random_state
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            mixture.fit(data)
         likelihood = mixture.lower_bound_ * len(data)
         if k == 1:
             likelihood_of_one = likelihood
         nec = 1.0 if k == 1 else normalised_entropy(mixture.entropy(data), likelihood, likelihood_of_one)
         found[k] = nec, mixture.bic(data)
 
-    def best(column: int) -> int:
-        values = {k: both[column] for k, both in found.items()}
-        least = min(values.values())
-        slack = 0.01 * (values[1] - least) if column == 1 else 0.0
-        return min(k for k, value in values.items() if value <= least + slack)
+    def nec_vote() -> int:
+        least = min(nec for nec, _ in found.values())
+        return max(k for k, (nec, _) in found.items() if nec <= least + 1e-3)
+
+    def bic_vote() -> int:
+        least = min(bic for _, bic in found.values())
+        return min(k for k, (_, bic) in found.items() if bic <= least + 0.01 * (found[1][1] - least))
 
     largest = min(most, len(data))
     for k in (k for e in range(32) for k in ((1,) if e == 0 else (2**e, 3 * 2 ** (e - 1)))):
         if k <= largest:
             fit(k)
-    for column in (0, 1):
+    for vote in (nec_vote, bic_vote):
         # Above 8 the curves are too flat for the numbers in between to matter
-        while (peak := best(column)) <= 8:
+        while (peak := vote()) <= 8:
             between = [
                 (peak + other) // 2 if other > peak else (peak + other + 1) // 2
                 for other in _neighbours(peak, sorted(found))
@@ -213,7 +212,7 @@ def select_components(
                 break
             for k in missing:
                 fit(k)
-    votes = {"nec": best(0), "bic": best(1)}
+    votes = {"nec": nec_vote(), "bic": bic_vote()}
     chosen = criterion
     if chosen == "auto":
         chosen = "bic" if votes["bic"] > 2 * votes["nec"] else "nec"

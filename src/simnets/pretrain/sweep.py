@@ -96,6 +96,11 @@ def _pretrain_layer(
     sample = sample_patches(
         model, site, source, patches=config.patches, max_bytes=config.max_bytes, seed=seed
     )
+    if sample.total < site.similarity.out_features:
+        raise SimNetsError(
+            f"{sample.total} patches were sampled, fewer than the {site.similarity.out_features} templates; "
+            "give more images"
+        )
     clock.append(time.perf_counter())
     whitening = None
     rows = sample.rows
@@ -166,10 +171,6 @@ def _fit_mixture(
 ) -> GeneralizedGaussianMixture:
     layer = site.similarity
     n = layer.out_features
-    if sample.total < n:
-        raise SimNetsError(
-            f"{sample.total} patches were sampled, fewer than the {n} templates; give more images"
-        )
     shape: float | None
     if layer.kind == "linear":
         shape = 2.0  # the linear form has no density; its templates are the means of clusters
@@ -187,7 +188,7 @@ def _fit_mixture(
             mixture.fit(rows, keys=sample.keys)
         for _ in range(_EPOCHS if config.stochastic else 0):
             for part in _mini_batches(sample, max(config.batch_rows, 10 * n)):
-                mixture.partial_fit(rows[part])
+                mixture.partial_fit(rows[part], keys=sample.keys[part])
     if config.tolerance is not None and not mixture.converged_:
         gain = mixture.lower_bounds_[-1] - mixture.lower_bounds_[-2]
         raise SimNetsError(

@@ -221,11 +221,12 @@ class Whitening(BaseEstimator):  # type: ignore[misc]
             d = self._dimension(values, int(moments.count))
         if self.mode == "zca" and d != m:
             raise SimNetsError(f"mode='zca' keeps all {m} dimensions, but n_components={self.n_components}")
-        rank = min(int((values > values[0] * moments.precision).sum()), int(moments.count) - 1)
-        if d > rank and self.ridge == 0:
+        count = int(moments.count)
+        rank = min(int((values > values[0] * moments.precision).sum()), count - 1)
+        if d >= count or (d > rank and self.ridge == 0):
             raise SimNetsError(
-                f"{d} whitened dimensions were asked for, but the {int(moments.count)} rows of {m} features "
-                f"have rank {rank}; ask for at most {rank} or give a ridge > 0"
+                f"{d} whitened dimensions were asked for, but {count} rows of {m} features have rank {rank}; "
+                f"ask for at most {rank}, give more rows" + ("" if d >= count else " or a ridge > 0")
             )
         self.mean_ = moments.mean.cpu().numpy()
         self.covariance_ = moments.covariance.cpu().numpy()
