@@ -101,10 +101,10 @@ class _TrainOptions:
     """Data set: digits, cifar10, cifar100, svhn, or a path (.npz file, folder of images by class)."""
     out: Path = tyro.MISSING
     """Folder of the run. If it holds this very run already, the run goes on or is found finished."""
-    image_size: int | None = None
-    """Side, in pixels, to which the pictures of a folder are brought. Default: 32."""
-    model: str | None = None
-    """Name from `simnets models`, or a weights file to start from. Default: one that fits the data."""
+    image_size: Annotated[int | None, arg(metavar="PIXELS")] = None
+    """Side, in pixels, to which the pictures of a folder are brought; 32 if not given."""
+    model: Annotated[str | None, arg(metavar="NAME")] = None
+    """Name from `simnets models`, or a weights file to start from; if not given, one that fits the data."""
     recipe: str = "fast"
     """Where the options below get their defaults: fast (ours) or paper (section 6.1)."""
     seed: int = 0
@@ -326,7 +326,9 @@ def data_fetch(name: Positional[str], root: Path | None = None) -> None:
         *(TextColumn("{task.description}"), BarColumn(), DownloadColumn()),
         *(TransferSpeedColumn(), TimeRemainingColumn()),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    ) as progress:
         tasks: dict[str, TaskID] = {}
 
         def show(file: str, done: int, total: int) -> None:

@@ -94,7 +94,13 @@ def joined(device: torch.device) -> Iterator[World]:
     if mine:
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        store, rank, size = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+        # torchrun keeps its store when it restarts workers: without a name of its own, an attempt would find
+        # the addresses of the processes that are gone.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"simnets/attempt {attempt}", store)  # type: ignore[attr-defined]
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
         yield World(dist.get_rank(), dist.get_world_size(), device)
     finally:

@@ -64,6 +64,8 @@ def evaluate(model: ImageClassifier, dataset: ImageDataset) -> Evaluation:
 
 def summarise(scores: Tensor, labels: Tensor, classes: tuple[str, ...]) -> Evaluation:
     """The evaluation of class scores (N, k) against labels (N,)."""
+    if not scores.isfinite().all():
+        raise SimNetsError("the network's class scores are not finite numbers; its weights are of no use")
     k = len(classes)
     confidence, predicted = scores.softmax(1).max(1)
     right = predicted == labels

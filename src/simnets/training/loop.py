@@ -171,7 +171,7 @@ class _Loop:
             # Only running statistics change from step to step; other buffers need no exchange.
             normalised = any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
             network = DistributedDataParallel(
-                model, broadcast_buffers=normalised, gradient_as_bucket_view=True
+                model, forward_sync_buffers=normalised, gradient_as_bucket_view=True
             )
         self.network: Callable[[Tensor], Tensor] = torch.compile(network) if compile else network
 

@@ -93,6 +93,7 @@ def train(
     training, testing = _load(data, test, data_root, image_size)
     recipe = recipe_for(recipe, training.name if isinstance(data, ImageDataset) else data)
     network, origin = _network(model if model is not None else default_model(data), training, recipe, seed)
+    rest, validation = _split(training, recipe)
     config = {
         "simnets": simnets.__version__,
         "model": {"origin": origin, "spec": json.loads(network.spec.to_json())},
@@ -108,12 +109,11 @@ def train(
     with joined(chosen) as world, folder.opened(config) if world.main else contextlib.nullcontext():
         if world.any([folder.finished])[0]:
             return _finished(folder)
-        training, validation = _split(training, recipe)
         network.to(chosen)
         with board(folder / "tensorboard" if tensorboard and world.main else None) as log:
             outcome = fit(
                 network,
-                training,
+                rest,
                 recipe=recipe,
                 validation=validation,
                 seed=seed,

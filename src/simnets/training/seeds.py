@@ -10,6 +10,6 @@ import hashlib
 
 
 def seed_for(seed: int, *place: str | int) -> int:
-    """A seed for one place of the run, such as seed_for(0, "order", epoch)."""
+    """A seed for one place of the run, such as seed_for(0, "noise", step): 32 bits, as all libraries take."""
     text = "/".join(str(part) for part in (seed, *place))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
