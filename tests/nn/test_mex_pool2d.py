@@ -88,6 +88,48 @@ def test_values_of_every_range_in_one_map(beta: float) -> None:
     torch.testing.assert_close(pool(x).double(), expected, rtol=1e-6, atol=1e-3)
 
 
+@pytest.mark.parametrize("beta", [0.0, 1e-9, -1e-4, 1e-3, 0.1])
+def test_the_gradient_of_a_small_beta_does_not_cancel(beta: float) -> None:
+    """dMEX/dβ = variance/2 + β·(third central moment)/3 + …, in float32 and beside a large mean."""
+    pool, x = MexPool2d(3, beta=beta, beta_mode="learned"), torch.randn(2, 3, 9, 9)
+    pool(x + 10).sum().backward()
+    windows = F.unfold((x + 10).double(), 3, stride=3).view(2, 3, 9, 9)
+    b = torch.tensor(beta, dtype=F64)
+    c = windows - windows.mean(2, keepdim=True)
+    if beta == 0.1:  # ordinary: the formula itself
+        b.requires_grad_()
+        ((b * c).exp().mean(2).log() / b).sum().backward()
+        expected = b.grad
+    else:
+        expected = (c.square().mean(2) / 2 + b * c.pow(3).mean(2) / 3).sum()
+    torch.testing.assert_close(pool.raw_beta.grad.double(), expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("beta_mode", ["frozen", "learned"])
+def test_minus_infinity_is_probability_zero(beta_mode: str) -> None:
+    pool = MexPool2d(2, beta=1.5, beta_mode=beta_mode)
+    x = torch.tensor([[0.3, -math.inf, -math.inf, -math.inf], [1.0, 2.0, -math.inf, -math.inf]])
+    x = x.view(1, 1, 2, 4).requires_grad_()
+    result = pool(x)
+    some = math.log((math.exp(1.5 * 0.3) + math.exp(1.5) + math.exp(3.0)) / 4) / 1.5
+    torch.testing.assert_close(result.flatten(), torch.tensor([some, -math.inf]))
+    result.sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    assert x.grad[..., :2].sum() == pytest.approx(1)
+    assert (x.grad[..., 2:] == 0).all()
+    if beta_mode == "learned":
+        assert pool.raw_beta.grad.isfinite()
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_infinity_and_nan_propagate(value: float) -> None:
+    x = torch.zeros(1, 1, 4, 4)
+    x[0, 0, 0, 0] = value
+    result = MexPool2d(2, beta=1.5)(x).flatten()
+    torch.testing.assert_close(result, torch.tensor([value, 0.0, 0.0, 0.0]), equal_nan=True)
+
+
 def test_beta_is_learned() -> None:
     pool = MexPool2d(3, 2, beta=0.0, beta_mode="learned")
     x = torch.randn(4, 3, 9, 9)

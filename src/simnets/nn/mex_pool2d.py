@@ -10,7 +10,7 @@ from simnets.errors import SimNetsError
 from simnets.nn._beta import BetaLayer
 from simnets.nn._images import Size, check_images, check_window, pair
 from simnets.nn._parameters import Mode
-from simnets.ops import mex
+from simnets.nn._window_mex import window_mex
 
 
 class MexPool2d(BetaLayer):
@@ -69,41 +69,7 @@ class MexPool2d(BetaLayer):
                 return -F.max_pool2d(-x, *window, ceil_mode=self.ceil_mode)
             if beta == 0:
                 return F.avg_pool2d(x, *window, ceil_mode=self.ceil_mode, count_include_pad=False)
-        result = x
-        # The collapsing property (section 2): MEX of a window is MEX of its rows' MEX, at the borders too,
-        # where what is left of a window is a rectangle. That is kh + kw terms a window instead of kh·kw.
-        for dim in (3, 2):
-            result = self._pool_along(result, dim, beta)
-        channels_last = x.is_contiguous(memory_format=torch.channels_last)
-        return result.contiguous(
-            memory_format=torch.channels_last if channels_last else torch.contiguous_format
-        )
-
-    def _pool_along(self, x: Tensor, dim: int, beta: float | Tensor) -> Tensor:
-        """MEX over windows of one dimension: the whole ones at once, those cut off by a border one by one."""
-        length, kernel = x.shape[dim], self.kernel_size[dim - 2]
-        stride, padding = self.stride[dim - 2], self.padding[dim - 2]
-        count = (length + 2 * padding - kernel) // stride + 1
-        # ceil mode: one window more, if it reaches beyond the padding and begins within the image
-        if (
-            self.ceil_mode
-            and (count - 1) * stride + kernel < length + 2 * padding
-            and count * stride < length + padding
-        ):
-            count += 1
-        first = min(-(-padding // stride), count)  # whole windows: from this one
-        last = max((length + padding - kernel) // stride + 1, first)  # to before this one
-        pieces = [self._cut_off(x, dim, step * stride - padding, beta) for step in range(first)]
-        if first < last:
-            inside = x.narrow(dim, first * stride - padding, (last - first - 1) * stride + kernel)
-            pieces.append(mex(inside.unfold(dim, kernel, stride), beta))
-        pieces += [self._cut_off(x, dim, step * stride - padding, beta) for step in range(last, count)]
-        return torch.cat(pieces, dim)
-
-    def _cut_off(self, x: Tensor, dim: int, start: int, beta: float | Tensor) -> Tensor:
-        """MEX over the part of a window that lies within the image."""
-        first, last = max(start, 0), min(start + self.kernel_size[dim - 2], x.shape[dim])
-        return mex(x.narrow(dim, first, last - first), beta, dim=dim).unsqueeze(dim)
+        return window_mex(x, beta, *window, self.ceil_mode)
 
     def extra_repr(self) -> str:
         words = [
