@@ -31,7 +31,7 @@ from simnets.training.checkpoint import Checkpoint, Checkpoints
 from simnets.training.display import Display, Moment
 from simnets.training.distributed import World
 from simnets.training.divergence import TrainingDiverged, first_non_finite, require_finite
-from simnets.training.evaluate import scores_of
+from simnets.training.evaluate import arranged, scores_of
 from simnets.training.optimizer import make_optimizer
 from simnets.training.recipe import Recipe
 from simnets.training.schedule import rate
@@ -266,7 +266,8 @@ class _Loop:
                 rank=self.world.rank,
                 world_size=self.world.size,
             )
-        return next(self.stream)
+        images, labels = next(self.stream)
+        return arranged(images), labels
 
     def _look(self) -> bool:
         """Take in the pending numbers. All finite: True. Else find the culprit, going back if it is past."""

@@ -154,7 +154,7 @@ RECIPES: dict[str, Recipe] = {
 # What a data set needs that differs from natural photographs: digits may not be mirrored.
 _ADAPTED: dict[str, dict[str, Any]] = {
     "svhn": {"flip": False},
-    "digits": {"epochs": 40, "flip": False, "shift": 1},
+    "digits": {"epochs": 30, "flip": False, "shift": 1},
 }
 
 
