@@ -102,6 +102,29 @@ def test_train_evaluate_predict(capsys, folder, tmp_path):
     assert lines[0].startswith(f"{pictures[0]}: light ")
 
 
+@pytest.mark.parametrize("auto", [False, True])
+def test_pretrain_leaves_a_network_that_can_be_trained(capsys, folder, tmp_path, auto, monkeypatch):
+    out = tmp_path / "started"
+    options = ["--data", folder / "data.npz", "--model", "simnet_mlpconv", "--patches", 500]
+    code, text, _ = run(capsys, "pretrain", *options, "--out", out, *(["--auto"] if auto else []))
+    assert code == 0
+    assert "log-likelihood" in text
+    layer = load(out / "model.safetensors").spec.layers[0]
+    assert (
+        (layer.whitened, layer.templates) != (32, 64)
+        if auto
+        else (layer.whitened, layer.templates) == (32, 64)
+    )
+    assert json.loads((out / "pretrain.json").read_text())["layers"][0]["templates"] == layer.templates
+    assert list(out.glob("*.png"))
+    monkeypatch.setattr(report, "files", lambda *args: {})
+    command = ["train", "--model", out / "model.safetensors", "--data", folder / "data.npz", "--label-start"]
+    code, text, _ = run(capsys, *command, "--out", tmp_path / "run", "--epochs", 1)
+    assert code == 0
+    assert "pre-trained" not in text
+    assert "offsets started" in text
+
+
 def test_models_and_inspect(capsys, folder, tmp_path):
     code, text, _ = run(capsys, "models")
     assert code == 0
@@ -154,6 +177,14 @@ BAD = {
     "inspect what": (["inspect", "simnet9"], "simnet9"),
     "fetch what": (["data", "fetch", "imagenet"], "imagenet"),
     "check what": (["data", "check", "{files}/nothing"], "nothing"),
+    "pretrain a ConvNet": (
+        ["pretrain", "--data", "{files}/data.npz", "--model", "convnet1_50", "--out", "{tmp}/run"],
+        "nothing to pre-train",
+    ),
+    "choose for a ConvNet": (
+        ["pretrain", "--data", "{files}/data.npz", "--model", "convnet1_50", "--out", "{tmp}/run", "--auto"],
+        "auto",
+    ),
     "data what": (["data"], "data"),
 }
 

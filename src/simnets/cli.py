@@ -106,7 +106,7 @@ class _TrainOptions:
     model: Annotated[str | None, arg(metavar="NAME")] = None
     """Name from `simnets models`, or a weights file to start from; if not given, one that fits the data."""
     recipe: str = "fast"
-    """Where the options below get their defaults: fast (ours) or paper (section 6.1)."""
+    """Where the options from --epochs on get their defaults: fast (ours) or paper (section 6.1)."""
     seed: int = 0
     """Fixes every random choice."""
     device: Device = "auto"
@@ -134,8 +134,13 @@ def _train_with(arguments: list[str]) -> Callable[..., int]:
     from simnets.training import Recipe, default_model, recipe_for
     from simnets.training import train as run_training
     from simnets.training.display import Display, display_for
+    from simnets.training.run import is_weights_file
 
-    recipe = recipe_for(_given(arguments, "recipe", "fast"), _given(arguments, "data", "digits"))
+    recipe = recipe_for(
+        _given(arguments, "recipe", "fast"),
+        _given(arguments, "data", "digits"),
+        trained=is_weights_file(_given(arguments, "model", "")),
+    )
 
     @dataclass(frozen=True)
     class Options(Recipe):
@@ -301,6 +306,48 @@ def inspect(model: Positional[str], out: Path | None = None) -> None:
             console.print(str(out / f"{name}.png"), highlight=False, soft_wrap=True)
 
 
+def pretrain(
+    data: str,
+    out: Path,
+    model: Annotated[str | None, arg(metavar="NAME")] = None,
+    auto: bool = False,
+    image_size: Annotated[int | None, arg(metavar="PIXELS")] = None,
+    whitening: Literal["ica", "pca", "zca"] = "ica",
+    patches: int = 100_000,
+    seed: int = 0,
+) -> None:
+    """Start a network from unlabelled images, or let them choose its channels (section 5).
+
+    `simnets train` does this by itself; here it can be looked at, and its outcome trained with
+    `simnets train --model OUT/model.safetensors --label-start`.
+
+    Example: simnets pretrain --data cifar10 --model simnet2 --out runs/pretrained
+
+    Example: simnets pretrain --data cifar10 --model simnet2 --auto --out runs/structure
+
+    Args:
+        data: Data set, as for `simnets train`; its labels are not looked at.
+        out: Folder for model.safetensors, pretrain.json and a page of pictures for each layer.
+        model: Name from `simnets models`; if not given, one that fits the data.
+        auto: Let the images choose the channels of every layer, instead of the named network's.
+        image_size: Side, in pixels, to which the pictures of a folder are brought; 32 if not given.
+        whitening: How the filters are found.
+        patches: Patches to sample for each layer.
+        seed: Fixes every random choice.
+    """
+    from simnets.pretrain import PretrainConfig
+    from simnets.training.pretraining import pretrain as run_pretraining
+
+    console = _console()
+    config = PretrainConfig(whitening=whitening, patches=patches, seed=seed)
+    network, report = run_pretraining(
+        *(model, data, out, config), auto=auto, image_size=image_size, progress=console.print
+    )
+    console.print(network.spec.table())
+    console.print(report.table())
+    console.print(f"weights: {out / 'model.safetensors'}", highlight=False, soft_wrap=True)
+
+
 def data_fetch(name: Positional[str], root: Path | None = None) -> None:
     """Download an official data set; goes on where it broke off.
 
@@ -358,6 +405,7 @@ def data_check(name: Positional[str], root: Path | None = None) -> int:
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "train": train,
+    "pretrain": pretrain,
     "evaluate": evaluate,
     "predict": predict,
     "inspect": inspect,

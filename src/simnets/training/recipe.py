@@ -158,18 +158,20 @@ _ADAPTED: dict[str, dict[str, Any]] = {
 }
 
 
-def recipe_for(recipe: str | Recipe, data: str | Path, **changes: Any) -> Recipe:
+def recipe_for(recipe: str | Recipe, data: str | Path, trained: bool = False, **changes: Any) -> Recipe:
     """The recipe of that name, adapted to a known data set, with the changes asked for.
 
     >>> recipe_for("fast", "svhn").flip
     False
 
-    Only our own recipe is adapted: `paper` stays the paper's, and a Recipe stays as given.
+    Only our own recipe is adapted: `paper` stays the paper's, and a Recipe stays as given. A network that
+    comes with weights (`trained`) keeps them: it is not pre-trained again.
     """
     if isinstance(recipe, str):
         if recipe not in RECIPES:
             raise SimNetsError(f"recipe {recipe!r} is unknown; choose one of {', '.join(sorted(RECIPES))}")
         adapted = _ADAPTED.get(str(data), {}) if recipe == "fast" else {}
+        adapted = adapted | ({"pretrain": False, "label_start": False} if trained else {})
         recipe = dataclasses.replace(RECIPES[recipe], **adapted)
     unknown = set(changes) - {field.name for field in dataclasses.fields(Recipe)}
     if unknown:

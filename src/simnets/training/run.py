@@ -91,7 +91,8 @@ def train(
     if chosen.type == "cuda":
         torch.backends.cudnn.deterministic = True
     training, testing = _load(data, test, data_root, image_size)
-    recipe = recipe_for(recipe, training.name if isinstance(data, ImageDataset) else data)
+    name = training.name if isinstance(data, ImageDataset) else data
+    recipe = recipe_for(recipe, name, trained=is_weights_file(model))
     network, origin = _network(model if model is not None else default_model(data), training, recipe, seed)
     rest, validation = _split(training, recipe)
     config = {
@@ -133,6 +134,11 @@ def train(
         return Run(folder.path, network, outcome.history, evaluation)
 
 
+def is_weights_file(model: object) -> bool:
+    """Whether `model` is the path of a weights file, and not a name or a network."""
+    return isinstance(model, Path) or (isinstance(model, str) and model.endswith(".safetensors"))
+
+
 def _load(
     data: str | Path | ImageDataset,
     test: ImageDataset | None,
@@ -151,7 +157,7 @@ def _network(
     model: str | Path | ImageClassifier, training: ImageDataset, recipe: Recipe, seed: int
 ) -> tuple[ImageClassifier, str]:
     """The network, and where it comes from: a name, or the checksum of its weights."""
-    if isinstance(model, str) and not model.endswith(".safetensors"):
+    if isinstance(model, str) and not is_weights_file(model):
         torch.manual_seed(seed_for(seed, "model"))
         overrides: dict[str, Any] = {"input_shape": training.shape}
         if recipe.noise and model.startswith("simnet"):
