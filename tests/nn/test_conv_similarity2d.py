@@ -56,16 +56,22 @@ def test_convolved_squares_stay_accurate_far_from_zero(weights_mode: str) -> Non
     )
 
 
-def test_autocast_runs_the_convolution_only_in_bfloat16() -> None:
-    layer, x = ConvSimilarity2d(3, 8, 6, 3, weights_mode="none"), torch.randn(2, 3, 8, 8)
+def test_autocast_runs_only_the_convolution_in_bfloat16() -> None:
+    layer = ConvSimilarity2d(4, 4, 6, 1, conv_bias_mode="none")
+    layer.filters = torch.eye(4).view(4, 4, 1, 1)
+    half = torch.randn(3, 4)
+    layer.similarity.templates = torch.cat(
+        [half, -half]
+    )  # their mean is 0, so y is x, exactly, if x has 8 bits
+    x = torch.randn(2, 4, 5, 5).bfloat16().float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = torch.nn.functional.conv2d(x, layer.filters, layer.conv_bias)
-        assert y.dtype == torch.bfloat16
         result = layer(x)
     assert result.dtype == torch.float32
-    expected = formula(layer.similarity, y.float().movedim(1, -1)).movedim(-1, 1)
-    # y has 8 bits, whose errors add up over 8 squares; squares in bfloat16 would be ten times worse
-    torch.testing.assert_close(result, expected, rtol=1e-2, atol=0.02)
+    torch.testing.assert_close(result, formula(layer.similarity, x.movedim(1, -1)).movedim(-1, 1))
+    layer.filters = layer.filters / 3  # and the convolution does run in bfloat16
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = layer(x)
+    assert (rounded - layer(x)).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])

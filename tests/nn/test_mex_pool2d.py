@@ -126,8 +126,14 @@ def test_minus_infinity_is_probability_zero(beta_mode: str) -> None:
 def test_infinity_and_nan_propagate(value: float) -> None:
     x = torch.zeros(1, 1, 4, 4)
     x[0, 0, 0, 0] = value
+    x.requires_grad_()
     result = MexPool2d(2, beta=1.5)(x).flatten()
     torch.testing.assert_close(result, torch.tensor([value, 0.0, 0.0, 0.0]), equal_nan=True)
+    result.sum().backward()
+    assert x.grad is not None
+    assert (x.grad[..., 2:] == 0.25).all()
+    if value == math.inf:
+        assert (x.grad[..., :2, :2] == 0).all()
 
 
 def test_beta_is_learned() -> None:
