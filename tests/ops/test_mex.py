@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import simnets
 from simnets import SimNetsError, mex
-from simnets.ops import reference
+from simnets.ops import _mex_kernels, reference
 
 mpmath.mp.dps = 60
 INF, NAN = math.inf, math.nan
@@ -142,6 +142,28 @@ def test_largest_x_and_largest_b_1e4_apart(dtype: torch.dtype, beta: float) -> N
         b = torch.tensor([[-gap, 0.0, -gap / 2, -gap / 2], [0.0, -gap, -gap, -gap]], dtype=dtype)
         sign = math.copysign(1.0, beta)
         check_exact(x * sign, beta, b * sign, 1e-6)
+
+
+def test_weights_keep_their_digits_where_large_exponents_cancel() -> None:
+    """x and b sum to about −55 where neither is large: exp(x)·exp(b) knows its exponent to 55·2^−24 only."""
+    generator = torch.Generator().manual_seed(6)
+    x = -15 - 40 * torch.rand(1, 8, generator=generator)
+    b = -55 - x + torch.rand(4, 8, generator=generator)
+    x[:, 0], b[:, 0] = 0.0, -90.0
+    x[:, 1], b[:, 1] = -90.0, 0.0
+    check_exact(x, 1.1, b, 1e-6)
+
+
+def test_rows_of_nothing_do_not_take_the_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*arguments: object) -> Tensor:
+        raise AssertionError("computed again, although −∞ is all that there is")
+
+    monkeypatch.setattr(_mex_kernels, "_again", slow)
+    x = torch.tensor([[0.0, 1.0], [-INF, -INF]])
+    assert mex(x, 1.0, torch.tensor([[-INF, -INF], [0.0, 0.0]])).isneginf().tolist() == [
+        [True, False],
+        [True, True],
+    ]
 
 
 # Paths: each layout, each dtype against the formula in float64.
@@ -357,7 +379,7 @@ def test_ties_share_the_gradient_as_in_amax(beta: float, with_offsets: bool) -> 
         # NaN
         ([0.0, NAN], 1.0, NAN, [NAN, NAN]),
         ([0.0, NAN], 1e-3, NAN, [NAN, NAN]),
-        ([0.0, NAN], INF, NAN, None),
+        ([0.0, NAN], INF, NAN, [NAN, NAN]),
         ([-INF, INF], 0.0, NAN, None),
     ],
 )

@@ -136,7 +136,7 @@ class Everything(nn.Module):
 def test_onnx(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    model = Everything()
+    model = Everything().eval()
     path = tmp_path / "mex.onnx"
     dynamic = ({0: torch.export.Dim("batch", min=1)},)
     torch.onnx.export(model, (images(2),), str(path), dynamo=True, verbose=False, dynamic_shapes=dynamic)

@@ -47,7 +47,7 @@ def mex(
         method: "auto", or "reference" for the formula as it stands in `simnets.ops.reference`.
         approximation: None, or "fast": exp and log of at most ten operations (section 6.2, footnote) from
             `simnets.ops.approximations`, an error of at most 5e-6/|β|. The gradient has the weights that
-            belong to these exponentials.
+            belong to these exponentials. An exported graph is exact all the same.
 
     Differentiable in x, offsets and β, twice (the second time in memory batch × k × n). At β = 0 the
     derivative for β is half the variance of c; at β = ±∞ it is 0, and the gradient for x and offsets is
@@ -57,10 +57,15 @@ def mex(
     −∞ gives −∞ for β ≤ 0, and +∞ gives +∞ for β ≥ 0, as the formula has it. Where the result is infinite
     the gradient is 0. NaN propagates.
 
-    The result, and each gradient, is within 1e-6 of exact arithmetic, relative to the largest |c_i| and the
-    largest entry of the gradient, for every β. With offsets the work is one matrix product of exponentials;
-    rows in which it underflows are computed again (about twice as slow up to |β|·(largest c − other
-    candidates) ≈ 600, and as slow as the sum over batch × k × n beyond), without batch × k × n in memory.
+    For every β the result is within 1e-6 of exact arithmetic, relative to the largest |x| + |b|, and so is each
+    gradient, relative to its largest entry. Most of the work is in float32; rows where that would not do, and
+    the derivative for β, are computed in float64.
+
+    With offsets the work is one matrix product of exponentials. Where the largest x and the largest b sit at
+    different indices it may underflow; such rows are computed again in float64, and if |β| times the distance
+    exceeds about 650, as sums over k × n, a few rows at a time. An exported graph, which cannot look at
+    values, is exact up to distances of 80/|β|, and too large beyond; for a number |β| ≥ 0.1 its
+    absolute error is a few 1e-7/|β|.
     """
     dims = _checked(x, beta, offsets, dim, method, approximation)
     work = torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -410,9 +410,8 @@ def max_plus_gradient(grad: Tensor, x: Tensor, b: Tensor, y: Tensor) -> tuple[Te
     grad = torch.where(y.isinf(), 0.0, grad)
     for classes, c in _class_chunks(x, b):
         reached = y[:, classes].unsqueeze(2)
-        ties = (c == reached) | reached.isnan()
+        ties = c == reached  # none for NaN, whose gradient then is NaN as well
         share = ties * (grad[:, classes].unsqueeze(2) / ties.sum(2, keepdim=True))
-        share = torch.where(reached.isnan(), math.nan, share)
         grad_x += share.sum(1)
         grad_b[classes] = share.sum(0) if x.dim() == 2 else share.sum((0, 3))
     return grad_x, grad_b

@@ -48,7 +48,7 @@ def log(x: Tensor) -> Tensor:
     `LOG_ABSOLUTE_ERROR`; 0, inf and negative numbers give −inf, inf and NaN.
 
     >>> round(float(log(torch.tensor(10.0))), 5)
-    2.30258
+    2.30259
     """
     m, e = torch.frexp(x)  # 1
     r = torch.tensor(0.5, dtype=x.dtype) / m  # 2 (0.5 / m would be a reciprocal and a product)
