@@ -57,9 +57,9 @@ def mex(
     −∞ gives −∞ for β ≤ 0, and +∞ gives +∞ for β ≥ 0, as the formula has it. Where the result is infinite
     the gradient is 0. NaN propagates.
 
-    For every β the result is within 1e-6 of exact arithmetic, relative to the largest |x| + |b|, and so is each
-    gradient, relative to its largest entry. Most of the work is in float32; rows where that would not do, and
-    the derivative for β, are computed in float64.
+    For every β the result is within 1e-6 of exact arithmetic, relative to the largest |x| + |b|, and so is
+    each gradient, relative to its largest entry. Most of the work is in float32; rows where that would not
+    do, and the derivative for β, are computed in float64.
 
     With offsets the work is one matrix product of exponentials. Where the largest x and the largest b sit at
     different indices it may underflow; such rows are computed again in float64, and if |β| times the distance
