@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import signal
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -96,7 +97,14 @@ def test_report_is_one_self_contained_page(finished):
     assert len(page.sources) >= 6  # curves, confusions, filters, templates, weights, offsets
     assert all(source.startswith("data:image/png;base64,") for source in page.sources)
     assert "http" not in (finished.folder / "report.html").read_text()
-    for word in ("test accuracy", "100.00%", "Learning curves", "Most confident mistakes", "label_smoothing"):
+    for word in (
+        "test accuracy",
+        "100.00%",
+        "Learning curves",
+        "Most confident mistakes",
+        "label_smoothing",
+        "log-likelihood",
+    ):
         assert word in page.text
 
 
@@ -305,3 +313,26 @@ def test_lines_and_picture_displays_show_every_epoch():
         for part in ("epoch", "loss", "images/s", "%"):
             assert part in text
     assert "4/4" in text
+
+
+def test_bfloat16_trains_nearly_as_float32(finished, tmp_path, no_pictures):
+    run = train(
+        *(tiny.network(), tiny.data(), tmp_path / "a", tiny.RECIPE), test=tiny.data(20, seed=1), amp="bf16"
+    )
+    losses = [[record["loss"] for record in r.history] for r in (run, finished)]
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    with pytest.raises(SimNetsError, match="amp is 'fp8'"):
+        train(tiny.network(), tiny.data(), tmp_path / "b", tiny.RECIPE, test=tiny.data(20, seed=1), amp="fp8")
+
+
+def test_tensorboard_gets_every_epoch(tmp_path, no_pictures, monkeypatch):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    arguments = (tiny.network(), tiny.data(), tmp_path / "a", tiny.RECIPE)
+    run = train(*arguments, test=tiny.data(20, seed=1), tensorboard=True)
+    events = accumulator.EventAccumulator(str(tmp_path / "a" / "tensorboard")).Reload()
+    logged = [(event.step, event.value) for event in events.Scalars("loss")]
+    assert logged == [(r["step"], pytest.approx(r["loss"])) for r in run.history]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(SimNetsError, match="tensorboard is not installed"):
+        train(*arguments[:2], tmp_path / "b", tiny.RECIPE, test=tiny.data(20, seed=1), tensorboard=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
 import signal
 import threading
@@ -52,11 +53,13 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 @dataclass
 class Outcome:
-    """What is left of a training besides the weights: a record an epoch, notes, seconds of work."""
+    """What is left of a training besides the weights: a record an epoch, seconds of work, and how it
+    started, in words and as the numbers of the pre-training (those of `PretrainReport.to_json`)."""
 
     history: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    pretraining: dict[str, Any] | None = None
 
 
 def fit(
@@ -119,8 +122,9 @@ def _prepare(
 
     torch.manual_seed(seed_for(seed, "prepare"))
     started = time.monotonic()
-    preparation.prepare(model, training, recipe, seed=seed_for(seed, "prepare"), report=report)
+    found = preparation.prepare(model, training, recipe, seed=seed_for(seed, "prepare"), report=report)
     outcome.seconds += time.monotonic() - started
+    outcome.pretraining = None if found is None else json.loads(found.to_json())
 
 
 class _Loop:
@@ -356,6 +360,7 @@ class _Loop:
                 (tensors if isinstance(value, Tensor) else numbers)[key] = value
         state = {"step": self.step, "sums": sums, "optimizer": numbers, "seconds": self.outcome.seconds}
         state |= {"history": self.outcome.history, "notes": self.outcome.notes}
+        state["pretraining"] = self.outcome.pretraining
         if self.average is not None:
             tensors |= {f"average/{name}": value for name, value in self.average.values.items()}
             state["average_steps"] = self.average.steps
@@ -385,6 +390,7 @@ class _Loop:
         self.stream = None
         self.outcome.history[:] = state["history"]
         self.outcome.notes[:] = state["notes"]
+        self.outcome.pretraining = state["pretraining"]
         self.outcome.seconds = state["seconds"]
         self.begin()
 

@@ -16,7 +16,7 @@ from simnets.data import ImageDataset
 from simnets.models import DeepSimNet, SimNetMLP
 from simnets.models.simnet import SimNet
 from simnets.nn import ConvSimilarity2d, Mex, Mex2d
-from simnets.pretrain import PretrainConfig, pretrain_model
+from simnets.pretrain import PretrainConfig, PretrainReport, pretrain_model
 from simnets.training.recipe import Recipe
 
 _LABELLED = 5_000  # images whose labels the starting offsets are counted from
@@ -31,10 +31,14 @@ def prepare(
     *,
     seed: int,
     report: Callable[[str], None],
-) -> None:
-    """Set the starting values of a SimNet in place, once before the first step; others keep theirs."""
+) -> PretrainReport | None:
+    """Set the starting values of a SimNet in place, once before the first step; others keep theirs.
+
+    Returns what pre-training found, if there was any.
+    """
     if not isinstance(model, SimNet):
-        return
+        return None
+    outcome = None
     if recipe.pretrain:
         config = PretrainConfig(
             whitening=recipe.whitening,
@@ -53,6 +57,7 @@ def prepare(
     if recipe.learn_scale:
         sample = dataset.subset(order[:_SEARCHED])
         report(f"scale of the scores started at λ = {start_scale(model, sample):g}")
+    return outcome
 
 
 @torch.no_grad()

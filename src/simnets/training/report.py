@@ -6,7 +6,7 @@ import base64
 import html
 import math
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from typing import Any
 
@@ -44,7 +44,7 @@ def files(
         _section("Which classes are confused", _confusion(evaluation, confusion)),
         _section("Most confident mistakes", _mistakes(scores, testing)),
         _section("What the network has learned", _learned(model)),
-        _section("Start", _list(outcome.notes)) if outcome.notes else "",
+        _section("Start", _list(outcome.notes) + _pretraining(outcome.pretraining)) if outcome.notes else "",
         _section("Network", _network(model)),
         _section("Recipe", _settings(config, machine)),
         _section("Epochs", _epochs(outcome.history)),
@@ -121,6 +121,27 @@ def _mistakes(scores: Tensor, testing: ImageDataset) -> str:
 def _learned(model: ImageClassifier) -> str:
     drawn = pictures.parameters(model)
     return "".join(_picture(content, name.replace("_", " ")) for name, content in drawn.items())
+
+
+def _pretraining(found: dict[str, Any] | None) -> str:
+    """What pre-training found, a column a layer."""
+    if found is None:
+        return ""
+    layers = found["layers"]
+    facts: dict[str, Callable[[dict[str, Any]], str]] = {
+        "patches": lambda x: f"{x['patches']:,} of {x['images']:,} images",
+        "dimension": lambda x: f"{x['patch_dimension']} → {x['whitened'] or x['patch_dimension']}",
+        "variance kept": lambda x: f"{x['explained_variance']:.1%}",
+        "templates": lambda x: f"{x['templates']}",
+        "order p": lambda x: f"{x['shape']:.3g}",
+        "mean log-likelihood": lambda x: f"{x['likelihoods'][0]:.2f} → {x['likelihoods'][-1]:.2f}",
+        "share of a template": lambda x: f"{min(x['usage']):.2%} to {max(x['usage']):.2%}",
+        "templates that share a patch": lambda x: f"{x['perplexity']:.1f}",
+        "seconds": lambda x: f"{sum(x['seconds'].values()):.1f}",
+    }
+    rows = [(name, *(html.escape(fact(layer)) for layer in layers)) for name, fact in facts.items()]
+    head = ("", *(html.escape(layer["name"]) for layer in layers))
+    return f"<h3>Pre-training, without labels</h3>{_table(head, rows)}"
 
 
 def _network(model: ImageClassifier) -> str:
