@@ -60,9 +60,8 @@ def test_autocast_runs_only_the_convolution_in_bfloat16() -> None:
     layer = ConvSimilarity2d(4, 4, 6, 1, conv_bias_mode="none")
     layer.filters = torch.eye(4).view(4, 4, 1, 1)
     half = torch.randn(3, 4)
-    layer.similarity.templates = torch.cat(
-        [half, -half]
-    )  # their mean is 0, so y is x, exactly, if x has 8 bits
+    # the templates' mean is 0, so y is x, exactly where x has 8 bits
+    layer.similarity.templates = torch.cat([half, -half])
     x = torch.randn(2, 4, 5, 5).bfloat16().float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         result = layer(x)
