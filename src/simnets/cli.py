@@ -6,6 +6,7 @@ runs, so that `simnets --help` answers at once.
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -81,7 +82,7 @@ def _interrupted(interruption: KeyboardInterrupt, arguments: list[str]) -> int:
     from simnets.training import TrainingInterrupted
 
     if isinstance(interruption, TrainingInterrupted):
-        _complain(f"{interruption} and saved; to go on: simnets {' '.join(arguments)}")
+        _complain(f"{interruption} and saved; to go on: simnets {shlex.join(arguments)}")
         return 128 + interruption.signum
     _complain("interrupted")
     return 130

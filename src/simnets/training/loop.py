@@ -104,7 +104,7 @@ def fit(
     else:
         loop.restore(found)
         display.say(f"going on after step {loop.step} of {loop.steps}")
-    with _signals(loop):
+    with _signals(loop), contextlib.closing(display):
         loop.run()
     if loop.average is not None:
         loop.average.swap()

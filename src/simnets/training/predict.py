@@ -30,6 +30,8 @@ def predict(model: ImageClassifier, paths: Sequence[str | Path], top: int = 5) -
     """
     if top < 1:
         raise SimNetsError(f"top is {top}; expected at least 1")
+    if len(model.spec.input_shape) != 3:
+        raise SimNetsError(f"the network takes vectors of shape {model.spec.input_shape}, not pictures")
     channels, height, width = model.spec.input_shape
     images = torch.stack([read_image(path, (height, width), channels) for path in paths])
     probabilities, classes = scores_of(model, images).softmax(1).topk(min(top, len(model.classes)))
