@@ -13,7 +13,7 @@ from torch import Tensor
 
 # Differences held at a time. On the CPU a handful of such blocks stay in the second-level cache; an
 # accelerator wants enough of them to be busy.
-CPU_BLOCK = 2**15
+CPU_BLOCK = 2**17
 DEVICE_BLOCK = 2**24
 
 

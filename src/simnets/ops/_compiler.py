@@ -35,12 +35,21 @@ TIMEOUT = 120.0  # seconds; a compiler that hangs is a compiler that is not ther
 
 def kernel(dtype: torch.dtype) -> ctypes.CDLL | None:
     """The compiled kernel for float32 or float64; None without a compiler or with SIMNETS_NO_COMPILER=1."""
-    if os.environ.get("SIMNETS_NO_COMPILER", "0") not in ("", "0"):
+    if _declined():
         return None
     library = _load(dtype == torch.float64)
     if library is None:
         _warn()
     return library
+
+
+def is_available(dtype: torch.dtype) -> bool:
+    """Whether `kernel` has one, for those who can do without: no warning."""
+    return not _declined() and _load(dtype == torch.float64) is not None
+
+
+def _declined() -> bool:
+    return os.environ.get("SIMNETS_NO_COMPILER", "0") not in ("", "0")
 
 
 @functools.cache

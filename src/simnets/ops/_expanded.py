@@ -35,5 +35,5 @@ def squared(x: Tensor, templates: Tensor, weights: Tensor | None, omit_nan: bool
     else:
         out = torch.addmm(-(u_z * z).sum(-1), y, 2 * u_z.T)
     if weights is None:  # then every template has the same Σ y²: no second product
-        return out.sub_((y * y).sum(-1, keepdim=True)).view(shape)
-    return out.addmm_(y * y, weights.T, alpha=-1).view(shape)
+        return out.sub_(y.square().sum(-1, keepdim=True)).view(shape)
+    return out.addmm_(y.square(), weights.T, alpha=-1).view(shape)

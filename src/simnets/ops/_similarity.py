@@ -9,12 +9,15 @@ from torch import Tensor
 
 from simnets.errors import SimNetsError
 from simnets.ops import _expanded, reference
+from simnets.ops._broadcast import broadcast
+from simnets.ops._compiler import is_available
 from simnets.ops._lp_kernel import lp_similarity
-from simnets.ops._unrolled import unrolled
 
 KINDS = ("lp", "linear")
 METHODS = ("auto", "reference", "expanded", "fused")
 NAN_POLICIES = ("propagate", "omit")
+# So many templates make a matrix product busy enough to pay for the passes over memory around it.
+MANY_TEMPLATES = 64
 
 
 def similarity(
@@ -45,7 +48,8 @@ def similarity(
             coordinate gives NaN where the formula has −∞.
             "fused" serves every p with no such intermediate, forward or backward, and with no cancellation:
             a compiled kernel on the CPU, blocks of plain PyTorch elsewhere.
-            "auto" is "expanded" where that applies and p is not learned, else "fused".
+            "auto" takes the fastest: "expanded" for the linear form and for a p = 2 that is not learned, save
+            with weights and at most 64 templates on a CPU that has the kernel; "fused" for all else.
         nan_policy: with "omit" a NaN coordinate of x is left out of the sum, and its gradient is 0.
 
     Returns:
@@ -93,15 +97,15 @@ def similarity(
     p = _checked_order(p)
     square = _is_two(p)
     if method == "auto":
-        method = "expanded" if square and not (isinstance(p, Tensor) and p.requires_grad) else "fused"
+        method = _fastest(x, templates, weights) if square else "fused"
     if method == "expanded":
-        if not square or (isinstance(p, Tensor) and p.requires_grad):
-            raise SimNetsError(f"method='expanded' needs p = 2, not learned; got p = {p}; use method='fused'")
+        if not square:
+            raise SimNetsError(f"method='expanded' needs p = 2 that is not learned; got p = {p}; use 'fused'")
         out = _expanded.squared(x, templates, weights, omit_nan)
     elif method == "reference":
         out = reference.similarity(x, templates, weights, p, nan_policy=nan_policy)
     elif torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export():
-        out = unrolled(x, templates, weights, p, omit_nan)
+        out = broadcast(x, templates, weights, p, omit_nan)
     else:
         if not isinstance(p, Tensor):
             p = torch.full((), p, dtype=torch.float64)
@@ -165,10 +169,18 @@ def _checked_order(p: float | Tensor) -> float | Tensor:
 
 
 def _is_two(p: float | Tensor) -> bool:
+    """Whether p is 2 and stays 2. While a graph is captured, only a number can be known to."""
     if not isinstance(p, Tensor):
         return p == 2
-    # While a graph is being captured, the value of a tensor is not to be had.
-    return _values_are_at_hand(p) and p.item() == 2
+    return not p.requires_grad and _values_are_at_hand(p) and p.item() == 2
+
+
+def _fastest(x: Tensor, templates: Tensor, weights: Tensor | None) -> str:
+    """For p = 2. The kernel saves passes over x, matrix products save arithmetic."""
+    in_passes = weights is not None and templates.shape[0] <= MANY_TEMPLATES
+    if in_passes and _values_are_at_hand(x) and is_available(x.dtype):
+        return "fused"
+    return "expanded"
 
 
 def _values_are_at_hand(tensor: Tensor) -> bool:
