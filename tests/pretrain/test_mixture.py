@@ -13,7 +13,7 @@ from sklearn.mixture import GaussianMixture
 
 from simnets.errors import SimNetsError
 from simnets.pretrain import GeneralizedGaussianMixture, MixtureDensity
-from simnets.pretrain.em import weighted_medians
+from simnets.pretrain.medians import SortedColumns
 
 MEANS = np.array([[-6.0, 0.0, 3.0], [6.0, 1.0, -3.0], [0.0, 9.0, 0.0]])
 SCALES = np.array([[1.0, 0.5, 1.5], [0.7, 1.0, 0.5], [1.0, 1.2, 0.8]])
@@ -151,7 +151,9 @@ def test_weighted_medians_are_medians():
     y = torch.randn(900, 3, generator=generator, dtype=torch.float64)
     y[:40, 0] = y[0, 0]  # ties
     r = torch.rand(900, 4, generator=generator, dtype=torch.float64)
-    medians = weighted_medians(y, r, r.sum(0), y.argsort(0))
+    r[:, 3] = 0.0
+    r[17, 3] = 1.0  # all weight in one row
+    medians = SortedColumns(y, torch.rand(900, dtype=torch.float64)).medians(r, r.sum(0))
     for l, t in itertools.product(range(4), range(3)):
         order = y[:, t].argsort()
         enough = r[order, l].cumsum(0) >= r[:, l].sum() / 2

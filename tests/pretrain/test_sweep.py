@@ -114,6 +114,14 @@ def test_posterior_has_the_perplexity_that_was_asked_for(weights):
     assert report.mixture_perplexity < 4.0
 
 
+def test_layers_below_have_outputs_of_one_size():
+    model = two_layers()
+    pretrain_model(model, DIGITS, PretrainConfig(**QUICK))
+    with torch.no_grad():
+        maps = model[0](DIGITS).transpose(0, 1).flatten(1)
+    assert float(maps.var(1).mean().sqrt()) == pytest.approx(1.0, rel=0.05)
+
+
 def test_pooled_weights_are_the_same_for_all_templates():
     model = one_layer()
     pretrain_model(model, DIGITS, PretrainConfig(weights="pooled", **QUICK))

@@ -26,6 +26,8 @@ class PretrainConfig:
     perplexity: the similarities of the layer before the classification MEX are scaled so that the posterior
         over templates, softmax_l(β_c·(s_l + b_l)), has this perplexity, exp of its mean entropy; but at most
         half the number of templates. None leaves the scale as the mixture has it.
+    unit_output: the similarities of the other layers are scaled to a standard deviation of 1. The next layer
+        whitens its input, so this changes no later estimate; it keeps gradients and filters of one size.
     offsets: set b_l = c_l where there is a bias or a succeeding MEX.
     offset_noise: standard deviation of what is added to the offsets of a MEX, whose outputs would otherwise
         be the same, and give the layers below no gradient.
@@ -45,6 +47,7 @@ class PretrainConfig:
     shape: float | Literal["layer", "estimate"] = "layer"
     weights: Literal["mixture", "pooled"] = "pooled"
     perplexity: float | None = 10.0
+    unit_output: bool = True
     offsets: bool = True
     offset_noise: float = 0.1
     iterations: int = 30
@@ -83,5 +86,11 @@ class PretrainConfig:
     @classmethod
     def exact(cls, **changes: Any) -> Self:
         """The paper's scheme and nothing else: ICA without damping, u = α^−β, b_l = c_l."""
-        plain: dict[str, Any] = {"ridge": 0.0, "weights": "mixture", "perplexity": None, "offset_noise": 0.0}
+        plain: dict[str, Any] = {
+            "ridge": 0.0,
+            "weights": "mixture",
+            "perplexity": None,
+            "unit_output": False,
+            "offset_noise": 0.0,
+        }
         return cls(**(plain | changes))

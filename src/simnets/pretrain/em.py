@@ -8,6 +8,7 @@ iteration lowers the likelihood: generalised EM.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,12 +16,12 @@ from scipy.special import digamma, polygamma
 from torch import Tensor
 
 from simnets.pretrain.density import MixtureDensity, log_peak
-from simnets.pretrain.distributed import all_min, all_sum
+from simnets.pretrain.distributed import all_sum
+from simnets.pretrain.medians import SortedColumns
 from simnets.pretrain.rows import chunks
 
 SHAPE_BOUNDS = (0.2, 20.0)
-_BLOCK = 256
-_BISECTIONS = 50
+_PASS_NUMBERS = 1 << 20
 
 
 @dataclass
@@ -64,17 +65,21 @@ def gaussian_pass(
     likelihoods = y.new_empty(len(y), dtype=torch.float64)
     count, both = y.new_zeros(n, dtype=torch.float64), y.new_zeros(n, 2 * d, dtype=torch.float64)
     shift, offset, done = centre.to(dtype), constants.to(dtype), 0
-    for chunk in chunks(y, 2 * d + n):
-        features = chunk.new_empty(len(chunk), 2 * d, dtype=dtype)
+    least = _least_logarithm(dtype)
+    step = max(256, _PASS_NUMBERS // (2 * d + n))
+    # One buffer for all chunks: fresh memory for each costs a fifth of the time
+    all_features, all_joint = (y.new_empty(min(step, len(y)), w, dtype=dtype) for w in (2 * d, n))
+    for chunk in torch.split(y, step):
+        features, joint = all_features[: len(chunk)], all_joint[: len(chunk)]
         torch.sub(chunk, shift, out=features[:, d:])
         torch.square(features[:, d:], out=features[:, :d])
-        joint = torch.addmm(offset, features, matrix)
+        torch.addmm(offset, features, matrix, out=joint)
         top = joint.amax(1, keepdim=True)
-        total = joint.sub_(top).exp_().sum(1, keepdim=True)
-        likelihoods[done : done + len(chunk)] = (total.log() + top).squeeze(1)
+        total = joint.sub_(top).clamp_min_(least).exp_().sum(1, keepdim=True)
+        likelihoods[done : done + len(chunk)] = total.log().add_(top).squeeze(1)
         done += len(chunk)
         joint.div_(total)
-        count += joint.sum(0, dtype=torch.float64)
+        count += joint.sum(0)
         both += joint.T @ features
     all_sum(count, both)
     sums = GaussianSums(count, both[:, d:], both[:, :d])
@@ -83,105 +88,62 @@ def gaussian_pass(
     return likelihoods, sums
 
 
+def _least_logarithm(dtype: torch.dtype) -> float:
+    """Below it exp gives numbers that are as good as 0, but subnormal, at ten times the cost."""
+    return math.log(torch.finfo(dtype).tiny) + 5
+
+
 def responsibilities(y: Tensor, density: MixtureDensity) -> tuple[Tensor, Tensor]:
     """E-step: log P(y) of each row (N,) in float64, and r_l = P(l | y), (N, n), in the dtype of y."""
     n, d = density.means.shape
     likelihoods = y.new_empty(len(y), dtype=torch.float64)
     result = y.new_empty(len(y), n)
+    least = _least_logarithm(y.dtype)
     done = 0
     for chunk in chunks(y, n * d):
         joint = density.log_joint(chunk)
         total = torch.logsumexp(joint, 1, keepdim=True)
         part = slice(done, done + len(chunk))
         likelihoods[part] = total.squeeze(1)
-        result[part] = (joint - total).exp_()
+        result[part] = (joint - total).clamp_min_(least).exp_()
         done += len(chunk)
     return likelihoods, result
 
 
-@dataclass
-class PowerSums:
-    """Sums over rows about given means, (n, d) each, D = |y − μ|.
-
-    power Σ r·D^β, curvature Σ r·D^(β−2), pull Σ r·D^(β−2)·(y − μ), and with logarithms, for the shape,
-    log1 Σ r·D^β·log D, log2 Σ r·D^β·log² D.
-    """
-
-    power: Tensor
-    curvature: Tensor
-    pull: Tensor
-    log1: Tensor
-    log2: Tensor
+# Sums over rows about given means, (n, d) each, with D = |y − μ|
+MEAN_SUMS = ("power", "curvature", "pull")  # Σ r·D^β, Σ r·D^(β−2), Σ r·D^(β−2)·(y − μ)
+SHAPE_SUMS = ("power", "log1", "log2")  # Σ r·D^β, Σ r·D^β·log D, Σ r·D^β·log² D
+ALL_SUMS = (*MEAN_SUMS, "log1", "log2")
 
 
-def power_sums(y: Tensor, r: Tensor, means: Tensor, shape: float, nearest: Tensor) -> PowerSums:
-    """The sums of `PowerSums`. Below shape 2, D^(β−2) is taken at no less than `nearest` (n, d): without
+def power_sums(
+    y: Tensor, r: Tensor, means: Tensor, shape: float, nearest: Tensor, wanted: Sequence[str]
+) -> dict[str, Tensor]:
+    """The wanted sums by name. Below shape 2, D^(β−2) is taken at no less than `nearest` (n, d): without
     that, a row that coincides with a mean would hold it fast."""
     n, d = means.shape
-    sums = [y.new_zeros(n, d, dtype=torch.float64) for _ in range(5)]
+    sums = {name: y.new_zeros(n, d, dtype=torch.float64) for name in wanted}
     mu, near = means.to(y.dtype).unsqueeze(1), nearest.to(y.dtype).unsqueeze(1)
     tiny = torch.finfo(y.dtype).tiny
     for rows, weights in zip(chunks(y, n * d), chunks(r, n * d), strict=True):
+        weights = weights.T.contiguous().unsqueeze(1)
         difference = rows - mu
-        distance = difference.abs()
-        log = distance.clamp_min(tiny).log_()
-        power = (shape * log).exp_()
-        curvature = torch.maximum(distance, near).pow_(shape - 2)
-        row = weights.T.unsqueeze(1)
-        log1 = power * log
-        terms = (power, curvature, difference.mul_(curvature), log1, log.mul_(log1))
-        for total, term in zip(sums, terms, strict=True):
-            total += torch.bmm(row, term).squeeze(1)
-    all_sum(*sums)
-    return PowerSums(*sums)
-
-
-def weighted_medians(y: Tensor, r: Tensor, total: Tensor, order: Tensor) -> Tensor:
-    """The weighted median of each coordinate under each component, (n, d): the means at shape 1.
-
-    `order` (N, d) sorts each column of y; `total` (n,) is Σ r over all processes. By bisection on the
-    value, with weights summed beforehand in blocks of sorted rows: only sums cross processes, and no
-    N × n × d products are formed. A median is the smallest y with at least half the weight at or below it.
-    """
-    rows, n, d = len(y), r.shape[1], y.shape[1]
-    columns = order.T.contiguous()
-    values = y.T.contiguous().gather(1, columns)
-    # below[b, t, l]: the weight of component l in the first b blocks of column t
-    below = y.new_zeros(-(-rows // _BLOCK) + 1, d, n, dtype=torch.float64)
-    place = torch.arange(rows, device=y.device) // _BLOCK
-    block = torch.empty_like(place)
-    for t in range(d):
-        block[columns[t]] = place
-        below[1:, t] = r.new_zeros(len(below) - 1, n).index_add_(0, block, r)
-    below = below.cumsum_(0)
-    column = torch.arange(d, device=y.device).unsqueeze(1)
-    component = torch.arange(n, device=y.device)
-    inside = torch.arange(_BLOCK, device=y.device)
-
-    def weight_up_to(threshold: Tensor) -> Tensor:
-        position = torch.searchsorted(values, threshold.to(values.dtype), right=True)
-        full = position // _BLOCK
-        index = (full * _BLOCK).unsqueeze(2) + inside
-        row = columns[column.unsqueeze(2), index.clamp_max(rows - 1)]
-        part = r[row, component.unsqueeze(1)].double() * (index < position.unsqueeze(2))
-        weight = below[full, column, component] + part.sum(2)
-        all_sum(weight)
-        return weight
-
-    ends = torch.stack([values[:, 0], -values[:, -1]]).double()
-    all_min(ends)
-    low = (ends[0] - 1).unsqueeze(1).repeat(1, n)
-    high = -ends[1].unsqueeze(1).repeat(1, n)
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        enough = weight_up_to(middle) >= total / 2
-        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-    # The bracket is now narrower than the gap between rows: the first row above `low` is the median
-    first = torch.searchsorted(values, low.to(values.dtype), right=True)
-    found = values.gather(1, first.clamp_max(rows - 1)).double()
-    found = torch.where(first < rows, found, math.inf)
-    all_min(found)
-    return torch.minimum(found, high).T.contiguous()
+        terms = {"power": difference.abs()}
+        if shape != 1 or len(sums) > 1:
+            log = terms["power"].clamp_min(tiny).log_()
+            if "curvature" in sums:
+                terms["curvature"] = torch.maximum(log, near.log()).mul_(shape - 2).exp_()
+                terms["pull"] = difference.mul_(terms["curvature"])
+            if "log1" in sums:
+                terms["power"] = (shape * log).exp_()
+                terms["log1"] = terms["power"] * log
+                terms["log2"] = log.mul_(terms["log1"])
+            else:
+                terms["power"] = log.mul_(shape).exp_()
+        for name, total in sums.items():
+            total += torch.bmm(weights, terms[name]).squeeze(1)
+    all_sum(*sums.values())
+    return sums
 
 
 def profiled_scales(power: Tensor, count: Tensor, shape: float, floor: Tensor) -> Tensor:
@@ -197,31 +159,31 @@ def expected_likelihood(power: Tensor, count: Tensor, scales: Tensor, shape: flo
     return float(constants - (power * scales**-shape).sum())
 
 
-def moved_means(means: Tensor, sums: PowerSums, shape: float) -> Tensor:
+def moved_means(means: Tensor, sums: dict[str, Tensor], shape: float) -> Tensor:
     """One step towards the root of Σ r·|y − μ|^(β−1)·sign(y − μ) = 0.
 
     Up to shape 2 the step of iteratively reweighted least squares, which minimises a quadratic upper
     bound of Σ r·|y − μ|^β and so never raises it, convex or not; above 2 Newton's step.
     """
-    step = sums.pull / sums.curvature.clamp_min(1e-300)
+    step = sums["pull"] / sums["curvature"].clamp_min(1e-300)
     return means + step / max(1.0, shape - 1)
 
 
-def shape_step(sums: PowerSums, count: Tensor, shape: float) -> float:
+def shape_step(sums: dict[str, Tensor], count: Tensor, shape: float) -> float:
     """Newton's step for log β on the expected log-likelihood with the scales profiled out, at most ±0.5.
 
     Q(β) = Σ_lt N_l·(log β − log 2Γ(1/β) − (log(β·A_lt) + 1)/β) with A_lt = Σ r·D^β / N_l.
     """
-    usable = (sums.power > 0) & (count.unsqueeze(1) > 0)
+    usable = (sums["power"] > 0) & (count.unsqueeze(1) > 0)
     share = torch.where(usable, count.unsqueeze(1), 0.0)
     total = share.sum()
-    power = torch.where(usable, sums.power, 1.0)
+    power = torch.where(usable, sums["power"], 1.0)
     log_mean = torch.log(power / count.clamp_min(1e-300).unsqueeze(1))
 
     def average(table: Tensor) -> float:
         return float((share * table).sum() / total)
 
-    ratio1, ratio2 = sums.log1 / power, sums.log2 / power
+    ratio1, ratio2 = sums["log1"] / power, sums["log2"] / power
     a, a1 = average(torch.where(usable, log_mean, 0.0)), average(ratio1)
     a2 = average(ratio2 - ratio1.square())
     b, inverse = shape, 1 / shape
@@ -238,38 +200,39 @@ def shape_step(sums: PowerSums, count: Tensor, shape: float) -> float:
 
 
 def general_step(
-    y: Tensor, r: Tensor, density: MixtureDensity, floor: Tensor, *, learn_shape: bool, order: Tensor | None
+    y: Tensor,
+    r: Tensor,
+    density: MixtureDensity,
+    floor: Tensor,
+    *,
+    learn_shape: bool,
+    columns: SortedColumns | None,
 ) -> MixtureDensity:
     """M-step at any shape: means, then (where it is learned) the shape, then the scales.
 
     A mean moves only where Σ r·D^β does not rise, the shape only where the expected log-likelihood does
-    not fall. `order` sorts the columns of y, and is given where the shape is fixed at 1.
+    not fall. `columns` are the rows sorted by each coordinate, given where the shape is fixed at 1.
     """
     count = r.sum(0, dtype=torch.float64)
     all_sum(count)
-    shape, means = density.shape, density.means
-    nearest = 1e-4 * density.scales
-    if order is not None:
-        means = weighted_medians(y, r, count, order)
-        sums = power_sums(y, r, means, shape, nearest)
+    shape, means, nearest = density.shape, density.means, 1e-4 * density.scales
+    shape_sums = SHAPE_SUMS if learn_shape else ("power",)
+    if columns is not None:
+        means = columns.medians(r, count)
+        sums = power_sums(y, r, means, shape, nearest, ("power",))
     else:
-        before = power_sums(y, r, means, shape, nearest)
+        before = power_sums(y, r, means, shape, nearest, ALL_SUMS if learn_shape else MEAN_SUMS)
         moved = moved_means(means, before, shape)
-        sums = power_sums(y, r, moved, shape, nearest)
-        better = sums.power <= before.power
+        sums = power_sums(y, r, moved, shape, nearest, shape_sums)
+        better = sums["power"] <= before["power"]
         means = torch.where(better, moved, means)
-        sums = PowerSums(
-            *(
-                torch.where(better, after, old)
-                for after, old in zip(vars(sums).values(), vars(before).values(), strict=True)
-            )
-        )
-    scales = profiled_scales(sums.power, count, shape, floor)
+        sums = {name: torch.where(better, after, before[name]) for name, after in sums.items()}
+    scales = profiled_scales(sums["power"], count, shape, floor)
     if learn_shape:
-        value = expected_likelihood(sums.power, count, scales, shape)
+        value = expected_likelihood(sums["power"], count, scales, shape)
         proposal = shape_step(sums, count, shape)
         for _ in range(6):
-            power = power_sums(y, r, means, proposal, nearest).power
+            power = power_sums(y, r, means, proposal, nearest, ("power",))["power"]
             new_scales = profiled_scales(power, count, proposal, floor)
             if expected_likelihood(power, count, new_scales, proposal) >= value:
                 shape, scales = proposal, new_scales

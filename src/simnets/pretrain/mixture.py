@@ -18,6 +18,7 @@ from simnets.errors import SimNetsError
 from simnets.pretrain import em
 from simnets.pretrain.density import MixtureDensity
 from simnets.pretrain.distributed import all_sum, gather, gather_first, random_keys
+from simnets.pretrain.medians import SortedColumns
 from simnets.pretrain.rows import as_rows
 
 
@@ -110,7 +111,7 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
         """EM from one start: the mixture, the mean log-likelihood at each iteration, whether it converged."""
         density = self._start(rows, keys, seed)
         gaussian = self.shape == 2
-        order = rows.argsort(0) if self.shape == 1 else None
+        columns = SortedColumns(rows, keys) if self.shape == 1 else None
         bounds: list[float] = []
         reseed, kept = True, density
         while True:
@@ -128,7 +129,7 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
                 density = sums.density(self._centre, self._floor)
             else:
                 density = em.general_step(
-                    rows, sums, density, self._floor, learn_shape=self.shape is None, order=order
+                    rows, sums, density, self._floor, learn_shape=self.shape is None, columns=columns
                 )
             kept = density
             if reseed:
@@ -170,23 +171,22 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
         shape, means = density.shape, density.means
         count = r.sum(0, dtype=torch.float64)
         all_sum(count)
-        sums = em.power_sums(rows, r, means, shape, 1e-2 * density.scales)
+        wanted = em.ALL_SUMS if self.shape is None else em.MEAN_SUMS
+        sums = em.power_sums(rows, r, means, shape, 1e-2 * density.scales, wanted)
         # Kept about zero, since the means move between batches
-        average = self._averaged(
-            {**vars(sums), "pull": sums.pull + sums.curvature * means, "count": count}, rho
-        )
-        count = average.pop("count")
+        sums["pull"] = sums["pull"] + sums["curvature"] * means
+        average = self._averaged(sums | {"count": count}, rho)
+        count, power = average["count"], average["power"]
         average["pull"] = average["pull"] - average["curvature"] * means
-        power = em.PowerSums(**average)
-        moved = em.moved_means(means, power, shape)
+        moved = em.moved_means(means, average, shape)
         if self.shape is None:
-            proposal = em.shape_step(power, count, shape)
+            proposal = em.shape_step(average, count, shape)
             change = shape * (proposal / shape) ** rho - shape
             # What the averages would have been at the new shape, to second order
-            power.power.add_(change * power.log1 + change**2 / 2 * power.log2)
-            power.log1.add_(change * power.log2)
+            power.add_(change * average["log1"] + change**2 / 2 * average["log2"])
+            average["log1"].add_(change * average["log2"])
             shape += change
-        scales = em.profiled_scales(power.power, count, shape, self._floor)
+        scales = em.profiled_scales(power, count, shape, self._floor)
         return MixtureDensity(count / count.sum(), moved, scales, shape)
 
     def _averaged(self, sums: dict[str, Tensor], rho: float) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from simnets.pretrain.whitening import Whitening, kurtosis, preconditioner
 _EPOCHS = 3
 # gain in mean log-likelihood below which nothing is left to be had for a start of training
 _TOLERANCE = 1e-3
-_PERPLEXITY_ROWS = 10_000
+_SCALE_ROWS = 10_000
 
 
 def pretrain_model(
@@ -233,14 +233,16 @@ def _estimate(
     layer, beta = site.similarity, 1.0
     if site.mex is not None and 0 < float(site.mex.beta) < math.inf:
         beta = float(site.mex.beta)
-    few = rows[first_keys(sample.keys, _PERPLEXITY_ROWS)]
-    logits = torch.cat([density.log_joint(part) for part in chunks(few, density.means.numel())]) * beta
-    if not config.offsets:
-        logits = logits - density.constants.to(logits.dtype) * beta
+    few = rows[first_keys(sample.keys, _SCALE_ROWS)]
+    constants = density.constants.to(few.dtype)
+    joint = torch.cat([density.log_joint(part) for part in chunks(few, density.means.numel())])
+    logits = beta * (joint if config.offsets else joint - constants)
     factor = 1.0
-    scaled = layer.kind == "lp" and layer.weights is not None and layer.out_features > 1
-    if config.perplexity is not None and site.mex is not None and scaled:
-        factor = _softening(logits, min(config.perplexity, layer.out_features / 2))
+    if layer.kind == "lp" and layer.weights is not None:
+        if site.mex is None and config.unit_output:
+            factor = 1 / _deviation(joint - constants)
+        elif site.mex is not None and config.perplexity is not None and layer.out_features > 1:
+            factor = _softening(logits, min(config.perplexity, layer.out_features / 2))
     return Estimate(
         density.means,
         density.similarity_weights * factor,
@@ -250,6 +252,17 @@ def _estimate(
         _perplexity(logits, factor),
         _perplexity(logits, 1.0),
     )
+
+
+def _deviation(similarities: Tensor) -> float:
+    """Standard deviation about the mean of each channel, over the rows of all processes."""
+    total = similarities.sum(0, dtype=torch.float64)
+    sums = torch.stack([total, torch.full_like(total, len(similarities))])
+    all_sum(sums)
+    centred = similarities.double() - sums[0] / sums[1]
+    square = centred.square().sum(0)
+    all_sum(square)
+    return math.sqrt(max(float((square / sums[1]).mean()), 1e-24))
 
 
 def _perplexity(logits: Tensor, factor: float) -> float:
