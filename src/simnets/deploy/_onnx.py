@@ -1,0 +1,28 @@
+"""The optional packages of ONNX, imported when they are needed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from simnets.errors import SimNetsError
+
+
+def require(module: str) -> Any:
+    """The module `onnx`, `onnxruntime` or `onnxscript`, or one of their parts."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.split(".")[0]
+        raise SimNetsError(
+            f"the package {package} is not installed, and ONNX needs it; pip install simnets[onnx]"
+        ) from None
+
+
+def session(model: bytes, threads: int = 1) -> Any:
+    """An ONNX Runtime session on the CPU; threads 0 is all of them."""
+    runtime = require("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
