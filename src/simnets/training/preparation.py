@@ -40,12 +40,11 @@ def prepare(
         return None
     outcome = None
     if recipe.pretrain:
-        config = PretrainConfig(
-            whitening=recipe.whitening,
-            precondition=recipe.precondition,
-            perplexity=recipe.perplexity,
-            seed=seed,
-        )
+        options: dict[str, Any] = {"whitening": recipe.whitening, "precondition": recipe.precondition}
+        if recipe.perplexity:
+            config = PretrainConfig(**options, perplexity=recipe.perplexity, seed=seed)
+        else:
+            config = PretrainConfig.exact(**options, seed=seed)
         # pre-training shares the images among the processes itself and adds up what they find
         outcome = pretrain_model(model, dataset.images, config)
         report(f"pre-trained {len(outcome.layers)} layers without labels in {outcome.seconds:.0f} s")

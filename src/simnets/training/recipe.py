@@ -23,7 +23,7 @@ def _require(condition: bool, name: str, given: object, expected: str) -> None:
 
 _NOT_NEGATIVE = (
     *("validation", "weight_decay", "clip", "shift", "cutout", "noise"),
-    *("template_lr", "weight_lr", "offset_lr"),
+    *("template_lr", "weight_lr", "offset_lr", "perplexity"),
 )
 
 
@@ -95,13 +95,14 @@ class Recipe:
     learn_scale: bool = True
     """Learn a scale λ of the scores beside the paper's parameters; folded into u, b and β_c at the end."""
     perplexity: float = 25.0
-    """How many templates share a patch at the start (perplexity of the posterior over templates)."""
+    """How many templates share a patch at the start (perplexity of the posterior over templates); 0 leaves
+    the weights u as the mixture has them, section 5 to the letter."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot train, each with one line that names the field."""
         for name in ("epochs", "batch_size"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number of at least 1")
-        for name in ("lr", "filter_lr", "perplexity"):
+        for name in ("lr", "filter_lr"):
             _require(0 < getattr(self, name) < float("inf"), name, getattr(self, name), "a positive number")
         for name in _NOT_NEGATIVE:
             _require(0 <= getattr(self, name) < float("inf"), name, getattr(self, name), "0 or more")
@@ -147,6 +148,7 @@ RECIPES: dict[str, Recipe] = {
         project=False,
         label_start=False,
         learn_scale=False,
+        perplexity=0.0,
     ),
     "fast": Recipe(),
 }
