@@ -143,6 +143,23 @@ def test_models_and_inspect(capsys, folder, tmp_path):
     assert "50" in text
 
 
+def test_export_and_benchmark(capsys, folder, tmp_path):
+    pytest.importorskip("onnxruntime")
+    options = ["--data", folder / "data.npz", "--out", tmp_path / "a.onnx"]
+    code, text, _ = run(capsys, "export", folder / "model.safetensors", *options)
+    assert code == 0
+    assert "the first class is the same for 100.00%" in text
+    assert (tmp_path / "a.onnx").stat().st_size > 1000
+    code, text, err = run(capsys, "export", folder / "model.safetensors", *options)
+    assert code == 2
+    assert "a.onnx" in err
+    options = ["--engines", "eager", "onnx", "--batches", 1, "--threads", 1, "--rounds", 2]
+    code, text, _ = run(capsys, "benchmark", folder / "model.safetensors", *options, "--out", tmp_path)
+    assert code == 0
+    measured = json.loads((tmp_path / "benchmark.json").read_text())["measurements"]
+    assert [m["engine"] for m in measured] == ["eager", "onnx"]
+
+
 def test_data_check_says_what_is_wrong(capsys, folder):
     code, text, _ = run(capsys, "data", "check", folder / "data.npz")
     assert code == 0
@@ -185,6 +202,8 @@ BAD = {
         ["pretrain", "--data", "{files}/data.npz", "--model", "convnet1_50", "--out", "{tmp}/run", "--auto"],
         "auto",
     ),
+    "int8 of nothing": (["export", "{files}/model.safetensors", "--out", "{tmp}/x", "--int8"], "--data"),
+    "benchmark what": (["benchmark", "simnet9"], "simnet9"),
     "data what": (["data"], "data"),
 }
 

@@ -21,6 +21,7 @@ from tyro.conf import Positional, Suppress, arg
 from simnets.errors import SimNetsError
 
 if TYPE_CHECKING:
+    from simnets.data import ImageDataset
     from simnets.models import ImageClassifier
     from simnets.training import Evaluation
 
@@ -218,14 +219,12 @@ def evaluate(
         device: Where to compute.
         json: Print JSON.
     """
-    from simnets.data import load_dataset
     from simnets.models import load
     from simnets.training import choose_device
     from simnets.training import evaluate as run_evaluation
 
     model = load(file).to(choose_device(device))
-    size = model.spec.input_shape[-1]
-    found = run_evaluation(model, load_dataset(data, split, image_size=_size_for(data, size)))
+    found = run_evaluation(model, _load_for(model, data, split))
     if json:
         _print_json(found.as_dict())
     else:
@@ -349,6 +348,99 @@ def pretrain(
     console.print(f"weights: {out / 'model.safetensors'}", highlight=False, soft_wrap=True)
 
 
+def export(
+    file: Positional[Path],
+    out: Path,
+    data: Annotated[str | None, arg(metavar="NAME")] = None,
+    int8: bool = False,
+    opset: int = 18,
+    overwrite: bool = False,
+) -> None:
+    """Write a network as ONNX: uint8 images in, class scores out, checked against torch.
+
+    Example: simnets export runs/cifar10/model.safetensors --out simnet2.onnx --data cifar10
+
+    Example: simnets export runs/cifar10/model.safetensors --out simnet2-int8.onnx --data cifar10 --int8
+
+    Args:
+        file: Weights, as `simnets train` leaves them.
+        out: The file to write.
+        data: Data set whose test images compare accuracy, and whose training images calibrate int8.
+        int8: Quantise the convolutions; needs --data.
+        opset: Version of ONNX's operators.
+        overwrite: Replace a file that exists.
+    """
+    from simnets.deploy import export_onnx
+    from simnets.models import load
+
+    if int8 and data is None:
+        raise SimNetsError("int8 needs training images for its calibration; give --data")
+    model = load(file)
+    test = _load_for(model, data, "test") if data else None
+    report = export_onnx(
+        model,
+        out,
+        opset=opset,
+        images=test.images if test else None,
+        calibration=_load_for(model, data, "train").images if data and int8 else None,
+        test=test,
+        overwrite=overwrite,
+    )
+    print("\n".join(report.lines()))
+
+
+def benchmark(
+    networks: Positional[tuple[str, ...]],
+    engines: tuple[str, ...] = (),
+    batches: tuple[int, ...] = (1, 64, 256),
+    threads: tuple[int, ...] = (1, 0),
+    rounds: int = 15,
+    clock: Literal["wall", "processor"] = "wall",
+    out: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+) -> None:
+    """Time networks side by side, in torch, compiled and in ONNX Runtime.
+
+    Example: simnets benchmark simnet2 caffe_quick --batches 1 64 --threads 1
+
+    Args:
+        networks: Names from `simnets models`, or weights files.
+        engines: eager, optimized, compile, onnx, int8, training; all of them if not given.
+        batches: Images in a batch; 1 measures latency, more measures throughput.
+        threads: Numbers of threads; 0 is all processors.
+        rounds: How often every network takes its turn.
+        clock: Time on the wall, or time that this process was running (for one thread).
+        out: Folder for benchmark.json and, where accuracies are known, benchmark.png.
+    """
+    from rich.progress import Progress
+
+    from simnets.deploy import benchmark as run_benchmark
+    from simnets.deploy.engines import ENGINES
+    from simnets.training.files import write_whole, writing
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("", total=None)
+
+        def show(done: int, total: int, text: str) -> None:
+            progress.update(task, completed=done, total=total, description=text)
+
+        report = run_benchmark(
+            networks,
+            engines=engines or tuple(ENGINES),
+            batches=batches,
+            threads=threads,
+            rounds=rounds,
+            clock=clock,
+            progress=show,
+        )
+    _console().print(report.table())
+    if out is not None:
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+        write_whole(out / "benchmark.json", report.to_json())
+        if any(network.accuracy is not None for network in report.networks):
+            write_whole(out / "benchmark.png", report.plot())
+
+
 def data_fetch(name: Positional[str], root: Path | None = None) -> None:
     """Download an official data set; goes on where it broke off.
 
@@ -411,6 +503,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "predict": predict,
     "inspect": inspect,
     "models": models,
+    "export": export,
+    "benchmark": benchmark,
     "data fetch": data_fetch,
     "data check": data_check,
 }
@@ -429,11 +523,12 @@ def _named_or_loaded(model: str) -> "ImageClassifier":
     raise SimNetsError(f"model is {model!r}, neither a name from `simnets models` nor a weights file")
 
 
-def _size_for(data: str, size: int) -> int | None:
-    """Pictures in a folder are brought to the network's size; other data sets have theirs."""
-    from simnets.data.load import locate
+def _load_for(model: "ImageClassifier", data: str, split: str) -> "ImageDataset":
+    """The data set; pictures in a folder are brought to the network's size, other data sets have theirs."""
+    from simnets.data.load import load_dataset, locate
 
-    return size if locate(data)[0] == "folder" else None
+    size = model.spec.input_shape[-1] if locate(data)[0] == "folder" else None
+    return load_dataset(data, split, image_size=size)
 
 
 def _print_json(value: Any) -> None:
