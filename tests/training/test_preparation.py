@@ -1,0 +1,139 @@
+"""What surrounds the loop: starting values, groups, the constraint, folding."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import simnets
+from simnets.data import ImageDataset, load_dataset
+from simnets.models import DeepSimNet, SimNetMLP
+from simnets.nn import ConvSimilarity2d
+from simnets.training import preparation
+from simnets.training.recipe import RECIPES, Recipe
+
+FAST = Recipe(perplexity=4.0)
+
+
+@pytest.fixture
+def digits() -> ImageDataset:
+    return load_dataset("digits").subset(torch.arange(300))
+
+
+def small(name: str = "simnet_mlpconv", **changes: object) -> DeepSimNet | SimNetMLP:
+    torch.manual_seed(0)
+    model = simnets.create_model(name, input_shape=(1, 8, 8), templates=12, **changes)
+    assert isinstance(model, DeepSimNet | SimNetMLP)
+    return model
+
+
+@pytest.mark.parametrize("name", ["simnet_mlpconv", "simnet_mlp"])
+def test_offsets_are_counted_from_labels(name: str, digits: ImageDataset) -> None:
+    model = small(name)
+    shared = torch.linspace(-1, 1, 12)
+    model.classify.offsets = shared.expand(10, 12)
+    preparation.start_offsets(model, digits)
+    # the same by loops over classes, with every position of an image a patch of its own
+    x = model.normalise(digits.images)
+    s = (
+        model.similarities(x).flatten(2)
+        if isinstance(model, DeepSimNet)
+        else model.similarity(x.flatten(1))[..., None]
+    )
+    posterior = torch.exp(s + shared[:, None])
+    posterior = posterior / posterior.sum(1, keepdim=True)
+    shares = torch.stack([posterior[digits.labels == r].mean((0, 2)) for r in range(10)])
+    expected = shared + (shares / shares.mean(0)).clamp_min(1e-3).log()
+    torch.testing.assert_close(model.classify.offsets.detach(), expected.detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_counted_offsets_leave_the_saddle(digits: ImageDataset) -> None:
+    model = small()
+    model.classify.offsets = torch.zeros(10, 12)
+    templates = model.layers[0].conv_similarity.similarity.templates
+
+    def gradient() -> float:
+        (grad,) = torch.autograd.grad(cross_entropy(model(digits.images), digits.labels), templates)
+        return float(grad.abs().max())
+
+    assert gradient() < 1e-6
+    preparation.start_offsets(model, digits)
+    assert gradient() > 1e-5
+
+
+def test_scale_has_the_least_loss(digits: ImageDataset) -> None:
+    model = small()
+    preparation.prepare(model, digits, FAST, seed=0, report=lambda text: None)
+    assert model.scale is not None
+    found = float(model.scale.detach())
+
+    @torch.no_grad()
+    def loss(scale: float) -> float:
+        model.scale = scale
+        return float(cross_entropy(model(digits.images), digits.labels))
+
+    assert loss(found) < min(loss(found * math.sqrt(2)), loss(found / math.sqrt(2)))
+
+
+def test_groups_hold_every_learned_parameter_once() -> None:
+    model = small()
+    model.scale = 2.0
+    for recipe in (FAST, RECIPES["paper"]):
+        groups = preparation.parameter_groups(model, recipe)
+        held = [id(value) for group in groups for value in group["params"]]
+        assert sorted(held) == sorted(id(value) for value in model.parameters() if value.requires_grad)
+    groups = preparation.parameter_groups(model, FAST)
+    rate = {id(value): group["lr"] for group in groups for value in group["params"]}
+    layer = model.layers[0].conv_similarity
+    assert rate[id(layer.similarity.templates)] == FAST.lr * FAST.template_lr
+    assert rate[id(layer.conv_bias)] == FAST.lr
+    orthogonal = [value for group in groups if group.get("orthogonal") for value in group["params"]]
+    assert [id(value) for value in orthogonal] == [id(layer.filters)]
+
+
+def test_the_paper_has_one_rate() -> None:
+    groups = preparation.parameter_groups(small(), RECIPES["paper"])
+    assert {group["lr"] for group in groups} == {0.01}
+
+
+def test_start_step_and_finish_give_the_papers_network(digits: ImageDataset) -> None:
+    model = small()
+    said: list[str] = []
+    preparation.prepare(model, digits, FAST, seed=0, report=said.append)
+    layer = model.layers[0].conv_similarity
+    assert isinstance(layer, ConvSimilarity2d)
+    assert layer.preconditioner is not None
+    assert model.scale is not None
+    assert len(said) == 3
+    with torch.no_grad():
+        layer.filters.mul_(3.0)
+    preparation.after_step(model, FAST)
+    torch.testing.assert_close(layer.filters.flatten(1).norm(dim=1), torch.ones(len(layer.filters)))
+    before = model(digits.images)
+    preparation.finish(model, FAST)
+    assert layer.preconditioner is None
+    assert model.scale is None
+    torch.testing.assert_close(model(digits.images), before, rtol=1e-3, atol=1e-3)
+
+
+def test_the_papers_recipe_changes_no_coordinates(digits: ImageDataset) -> None:
+    model = small(whitened=10)
+    preparation.prepare(model, digits, RECIPES["paper"], seed=0, report=lambda text: None)
+    layer = model.layers[0].conv_similarity
+    assert layer.preconditioner is None
+    assert model.scale is None
+    offsets = model.classify.offsets
+    assert torch.equal(offsets, offsets[:1].expand_as(offsets))  # b_l = c_l, section 5: no label was read
+    filters = layer.filters.clone()
+    preparation.after_step(model, RECIPES["paper"])
+    assert torch.equal(layer.filters, filters)
+
+
+def test_a_convnet_keeps_its_own_start(digits: ImageDataset) -> None:
+    model = simnets.create_model("convnet1_50", input_shape=(1, 8, 8))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert preparation.prepare(model, digits, FAST, seed=0, report=lambda text: None) is None
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
