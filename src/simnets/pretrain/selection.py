@@ -53,7 +53,8 @@ def effective_dimension(
             criterion the paper refers to, k·(m − (k − 1)/2) + 1 parameters.
         a fraction: the first k that explain this share of the variance.
         "auto": "minka"; but where that finds no floor of noise and keeps more than 90 % of the dimensions, as
-            on patches of natural images whose spectrum falls without end, the first that explain 99 %.
+            on patches of natural images whose spectrum falls without end, the first that explain 99 %. There
+            no number is the right one, so it becomes the nearest of 1, 2, 3, 4, 6, 8, 12, 16, 24, …
 
     >>> effective_dimension([9.0, 4.0, 1.01, 1.0, 0.99, 1.0], count=1000, criterion="minka").dimension
     2
@@ -78,10 +79,18 @@ def effective_dimension(
         if name != "explained"
     }
     votes["explained"] = int(np.searchsorted(explained, share - 1e-12)) + 1
-    chosen = criterion if isinstance(criterion, str) else "explained"
-    if chosen == "auto":
-        chosen = "minka" if votes["minka"] <= NO_FLOOR * len(values) else "explained"
-    return DimensionChoice(votes[chosen], chosen, votes, {k: v.tolist() for k, v in curves.items()})
+    lists = {name: curve.tolist() for name, curve in curves.items()}
+    if criterion == "auto" and votes["minka"] > NO_FLOOR * len(values):
+        grid = _grid(len(values))
+        nearest = min(grid, key=lambda k: abs(math.log(k / votes["explained"])))
+        return DimensionChoice(nearest, "explained", votes, lists)
+    chosen = "minka" if criterion == "auto" else "explained" if isinstance(criterion, float) else criterion
+    return DimensionChoice(votes[chosen], chosen, votes, lists)
+
+
+def _grid(most: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16, 24, … up to `most`."""
+    return [k for k in sorted({2**e for e in range(32)} | {3 * 2**e for e in range(32)}) if k <= most]
 
 
 def minka_evidence(values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
@@ -197,9 +206,8 @@ def select_components(
         return min(k for k, (_, bic) in found.items() if bic <= least + 0.01 * (found[1][1] - least))
 
     largest = min(most, len(data))
-    for k in (k for e in range(32) for k in ((1,) if e == 0 else (2**e, 3 * 2 ** (e - 1)))):
-        if k <= largest:
-            fit(k)
+    for k in _grid(largest):
+        fit(k)
     for vote in (nec_vote, bic_vote):
         # Above 8 the curves are too flat for the numbers in between to matter
         while (peak := vote()) <= 8:
