@@ -118,7 +118,7 @@ class _TrainOptions:
     compile: bool = False
     """Compile the network with torch.compile."""
     threads: int = 0
-    """Processor threads; 0 leaves it to torch."""
+    """Processor threads; 0 takes one for very small networks, otherwise as many as torch does."""
     checkpoint_minutes: float = 5.0
     """Longest time between checkpoints; there is one after every epoch anyway."""
     tensorboard: bool = False

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import torch
 import simnets
 from simnets.data import ImageDataset, load_dataset, pixel_statistics, split_validation
 from simnets.errors import SimNetsError
+from simnets.flops import count_cost
 from simnets.models import ImageClassifier, create_model, load, save
 from simnets.training import report
 from simnets.training.board import board
@@ -30,6 +31,8 @@ from simnets.training.loop import Outcome, fit
 from simnets.training.recipe import Recipe, recipe_for
 from simnets.training.seeds import seed_for
 
+# Operations of a step's forward pass, about ten milliseconds of one thread.
+_WORTH_SHARING = 100e6
 # The images of `digits` are too small for two layers of patches.
 _DEFAULT_MODELS = {"digits": "simnet_mlpconv"}
 
@@ -74,7 +77,8 @@ def train(
     model: a name of the registry, a weights file to start from, a network, or None for one that fits `data`.
     data: a name or path for `load_dataset`, or a data set together with `test`.
     recipe: "fast", "paper" or a Recipe.
-    device: "auto", "cpu", "cuda" or "mps". amp: None or "bf16". threads: 0 leaves torch's choice.
+    device: "auto", "cpu", "cuda" or "mps". amp: None or "bf16".
+    threads: 0 takes one for very small networks, and otherwise as many as torch does.
 
     Called again with the same arguments it goes on after the last checkpoint; weights come out bit by bit
     as if it had never stopped (on the same machine, with the same number of threads).
@@ -85,8 +89,6 @@ def train(
     """
     if amp not in (None, "bf16"):
         raise SimNetsError(f"amp is {amp!r}; expected 'bf16' or nothing")
-    if threads:
-        torch.set_num_threads(threads)
     chosen = choose_device(device)
     if chosen.type == "cuda":
         torch.backends.cudnn.deterministic = True
@@ -107,7 +109,11 @@ def train(
     }
     folder = RunFolder(out)
     display = display or Display()
-    with joined(chosen) as world, folder.opened(config) if world.main else contextlib.nullcontext():
+    with (
+        _threads(threads or _enough_threads(network, recipe)),
+        joined(chosen) as world,
+        folder.opened(config) if world.main else contextlib.nullcontext(),
+    ):
         if world.any([folder.finished])[0]:
             return _finished(folder)
         network.to(chosen)
@@ -172,6 +178,22 @@ def _network(
     for name, value in sorted(network.state_dict().items()):
         digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
     return network, digest.hexdigest()[:16]
+
+
+def _enough_threads(network: ImageClassifier, recipe: Recipe) -> int:
+    """One, where a step is so short that threads would mostly wait for each other."""
+    work = count_cost(network).flops * recipe.batch_size
+    return 1 if work < _WORTH_SHARING else torch.get_num_threads()
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _split(training: ImageDataset, recipe: Recipe) -> tuple[ImageDataset, ImageDataset | None]:
