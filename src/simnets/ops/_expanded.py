@@ -24,7 +24,7 @@ def squared(x: Tensor, templates: Tensor, weights: Tensor | None, omit_nan: bool
     # own column only.
     m = templates.detach().mean(0).nan_to_num(0.0, 0.0, 0.0)
     z = templates - m
-    y = (x - m).reshape(-1, x.shape[-1])
+    y = (x - m).unsqueeze(0).flatten(0, -2)
     shape = (*x.shape[:-1], templates.shape[0])
     u_z = z if weights is None else weights * z
     if omit_nan:

@@ -26,11 +26,7 @@ SMALL = 2**18  # terms; fewer than that in one thread take less time than waking
 @torch.library.custom_op("simnets::lp_similarity", mutates_args=())
 def lp_similarity(x: Tensor, z: Tensor, u: Tensor | None, p: Tensor, omit_nan: bool) -> Tensor:
     """−Σ_i u_i·|x_i − z_i|^p. x (..., d), z and u (n, d), all float32 or all float64; p with no dimension."""
-    flat, z, u = (
-        x.reshape(-1, x.shape[-1]).contiguous(),
-        z.contiguous(),
-        None if u is None else u.contiguous(),
-    )
+    flat, z, u = _rows(x), z.contiguous(), None if u is None else u.contiguous()
     library = kernel(x.dtype) if x.device.type == "cpu" else None
     if library is None:
         out = _chunked.forward(flat, z, u, p.item(), omit_nan)
@@ -57,9 +53,8 @@ def lp_similarity_backward(
     need_p: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x, z, u and p. Those that are not needed are not computed and have no elements."""
-    flat, grad = x.reshape(-1, x.shape[-1]).contiguous(), grad.reshape(-1, z.shape[0]).contiguous()
-    z, u = z.contiguous(), None if u is None else u.contiguous()
-    arguments = (grad, flat, z, u, p.item(), omit_nan, need_x, need_zu, need_p)
+    flat, z, u = _rows(x), z.contiguous(), None if u is None else u.contiguous()
+    arguments = (_rows(grad), flat, z, u, p.item(), omit_nan, need_x, need_zu, need_p)
     library = kernel(x.dtype) if x.device.type == "cpu" else None
     if library is None:
         by_x, by_z, by_u, by_p = _chunked.backward(*arguments)
@@ -118,6 +113,11 @@ def _autograd(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 lp_similarity.register_autograd(_autograd, setup_context=_setup_context)
 
 
+def _rows(tensor: Tensor) -> Tensor:
+    """(..., m) as a contiguous matrix, whichever sizes are zero."""
+    return tensor.unsqueeze(0).flatten(0, -2).contiguous()
+
+
 # ---- calling the kernel from several threads ---------------------------------------------------------
 
 
@@ -163,8 +163,7 @@ def _kernel_backward(
     column_cuts = _cut(d, threads, library.lp_lanes())
     row_cuts = _cut(rows, threads // max(len(column_cuts), 1), 4 * n + 1)
     by_x = torch.empty_like(x) if need_x else None
-    with_zu = need_zu or need_p  # for the kernel the sums of z and u come with the one of p
-    by_z = z.new_zeros(len(row_cuts), n, d) if with_zu else None
+    by_z = z.new_zeros(len(row_cuts), n, d) if need_zu else None
     by_u = torch.zeros_like(by_z) if by_z is not None else None
     by_p = torch.zeros(len(row_cuts), d, dtype=torch.float64) if need_p else None
     tasks = [

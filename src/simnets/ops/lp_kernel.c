@@ -4,7 +4,7 @@
  * Plain C99 with the vector types that gcc and clang share. Compiled twice, for float and (with
  * -DLP_DOUBLE) for double, by _compiler.py; called through ctypes by _lp_kernel.py, which splits the work
  * among threads. Nothing here may be compiled with -ffast-math: NaN, infinity and the rounding trick
- * of exp2 are relied upon. Every sum runs in an order that does not depend on how the work was split.
+ * of exp2 are relied upon. Every sum runs in an order that does not depend on the ranges asked for.
  */
 #include <math.h>
 #include <stdint.h>
@@ -35,8 +35,8 @@ typedef uint32_t word;
 enum { MANTISSA = 23, BIAS = 127, LOG_TERMS = 4, EXP_TERMS = 7 };
 static const double MIN_NORMAL = 0x1p-126, MAX_NORMAL = 0x1.fffffep127;
 static const word SQRT_HALF = UINT32_C(0x3f3504f3);
-/* The same functions on |s| <= 0.1716 and |r| <= 1/2, with the least possible maximal relative error for so many
- * terms: 7e-10 and 2e-9. */
+/* The same functions on |s| <= 0.1716 and |r| <= 1/2, with the least maximal relative error that so many
+ * terms allow: 7e-10 and 2e-9. */
 static const real LOG[] = {2.88539007978f, 0.961798853718f, 0.576713833631f, 0.431748341714f};
 static const real EXP[] = {1, 0.693147202855f, 0.240226479136f, 0.0555033247126f,
                            0.00961843735844f, 0.00133988743782f, 0.000153533617866f};
@@ -62,13 +62,13 @@ typedef word bits __attribute__((vector_size(VECTOR)));
 typedef integer mask __attribute__((vector_size(VECTOR))); /* what comparing vectors gives: 0 or -1 */
 
 #define INLINE static inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
 
 static const word SIGN = (word)1 << (8 * sizeof(real) - 1);
 
 INLINE vec splat(real a) { return a - (vec){0}; }
 INLINE bits splat_bits(word a) { return a - (bits){0}; }
 INLINE vec magnitude(vec a) { return (vec)((bits)a & ~splat_bits(SIGN)); }
-
 INLINE vec times_sign(vec a, vec b) { return (vec)((bits)a ^ ((bits)b & splat_bits(SIGN))); }
 INLINE vec where(mask condition, vec a) { return (vec)(condition & (mask)a); } /* else 0 */
 INLINE vec square(vec a) { return a * a; }
@@ -79,9 +79,9 @@ INLINE vec root(vec a) {
     return a;
 }
 
-/* Up to LANES numbers from memory, the rest zero; and back. */
-INLINE vec load(const real *from, int lanes) {
-    vec a = {0};
+/* Up to LANES numbers from memory, the rest being `pad`; and back. */
+INLINE vec load(const real *from, int lanes, real pad) {
+    vec a = splat(pad);
     if (lanes == LANES) memcpy(&a, from, sizeof a);
     else memcpy(&a, from, lanes * sizeof(real));
     return a;
@@ -166,13 +166,14 @@ INLINE void log2_parts(const vec a[GROUP], const power_table *t, vec exponent[GR
     EACH(GROUP) fraction[g] *= s[g];
 }
 
-/* 2^(q * (exponent + fraction)) where that is a normal number. The large part of the product is exact, so that
- * the error stays a few units in the last place over the whole range. */
+/* 2^(q * (exponent + fraction)) where that is a normal number. The large part of the product is exact, so
+ * that the error stays a few units in the last place over the whole range. */
 INLINE void exp2_of_product(const vec exponent[GROUP], const vec fraction[GROUP], const power_table *t,
                             vec result[GROUP]) {
     vec r[GROUP], rounded[GROUP];
     EACH(GROUP) r[g] = t->q_low * exponent[g] + t->q * fraction[g];
-    EACH(GROUP) rounded[g] = (t->q_high * exponent[g] + r[g]) + t->round; /* to an integer, in the last bits */
+    /* To an integer, which is then in the last bits. */
+    EACH(GROUP) rounded[g] = (t->q_high * exponent[g] + r[g]) + t->round;
     EACH(GROUP) r[g] += t->q_high * exponent[g] - (rounded[g] - t->round);
     EACH(GROUP) result[g] = t->exp[EXP_TERMS - 1];
     for (int k = EXP_TERMS - 2; k >= 0; k--) EACH(GROUP) result[g] = result[g] * r[g] + t->exp[k];
@@ -193,8 +194,8 @@ INLINE int all_in_range(const vec a[GROUP], const power_table *t) {
 
 /* The lanes that are out of range, one at a time: value = a^p, slope = a^(p-1), but 0 where a is 0.
  * Where p < 1 the slope at a subnormal distance is that at the smallest normal one: finite. */
-static __attribute__((noinline, cold)) void mend(const vec a[GROUP], const power_table *t, vec value[GROUP],
-                                                 vec slope[GROUP], vec log2_a[GROUP]) {
+static NOINLINE __attribute__((cold)) void mend(const vec a[GROUP], const power_table *t, vec value[GROUP],
+                                                vec slope[GROUP], vec log2_a[GROUP]) {
     for (int g = 0; g < GROUP; g++) {
         const mask ok = in_range(a[g], t);
         for (int k = 0; k < LANES; k++) {
@@ -240,8 +241,8 @@ INLINE void power(const vec difference[GROUP], const order o, const power_table 
     }
 }
 
-/* value = grad * |difference|^p; slope = grad * sign(difference) * |difference|^(p-1), which is the derivative
- * without its factor p, and 0 at difference 0; log2_a = log2|difference| (general p only).
+/* value = grad * |difference|^p; slope = grad * sign(difference) * |difference|^(p-1), the derivative without
+ * its factor p, and 0 at difference 0; log2_a = log2|difference| (general p only).
  * `t` was prepared for q = p if p < 1, and for q = p - 1 if p > 1: of the two powers, the one that overflows
  * or underflows last. */
 INLINE void term(const vec difference[GROUP], const vec grad[GROUP], const int rows, const order o,
@@ -284,10 +285,10 @@ INLINE void term(const vec difference[GROUP], const vec grad[GROUP], const int r
         else
             EACH(GROUP) slope[g] = value[g], value[g] *= a[g];
         if (!all_in_range(a, t)) {
-            vec b[GROUP], mended[3][GROUP];
-            EACH(GROUP) b[g] = a[g], mended[0][g] = value[g], mended[1][g] = slope[g], mended[2][g] = log2_a[g];
-            mend(b, t, mended[0], mended[1], mended[2]);
-            EACH(GROUP) value[g] = mended[0][g], slope[g] = mended[1][g], log2_a[g] = mended[2][g];
+            vec b[GROUP], m[3][GROUP];
+            EACH(GROUP) b[g] = a[g], m[0][g] = value[g], m[1][g] = slope[g], m[2][g] = log2_a[g];
+            mend(b, t, m[0], m[1], m[2]);
+            EACH(GROUP) value[g] = m[0][g], slope[g] = m[1][g], log2_a[g] = m[2][g];
         }
         EACH(GROUP) slope[g] = times_sign(slope[g], difference[g]);
     }
@@ -326,23 +327,21 @@ INLINE void forward_panel(const forward_job *j, const order o, const int omit_na
         }
         for (int r = 0; r < step && row + r < rows; r++)
             for (int v = 0; v * LANES < j->columns; v++) {
-                const int left = j->columns - v * LANES;
-                store(j->out + (row + r) * j->stride + v * LANES, sum[r * panel + v], left < LANES ? left : LANES);
+                const int left = j->columns - v * LANES, lanes = left < LANES ? left : LANES;
+                store(j->out + (row + r) * j->stride + v * LANES, sum[r * panel + v], lanes);
             }
     }
 }
 
-/* One function for each order, so that each has its own innermost loop; with NaN, where the speed matters less,
- * one for all. */
-#define FORWARD(ORDER)                                                                  \
-    static __attribute__((noinline)) void forward_##ORDER(const forward_job *j) {       \
-        if (j->columns > LANES) forward_panel(j, ORDER, 0, PANEL);                      \
-        else forward_panel(j, ORDER, 0, 1);                                             \
+/* One function for each order, so that each has its own innermost loop; for data with NaN, where speed
+ * matters less, one for all. */
+#define FORWARD(ORDER)                                                 \
+    static NOINLINE void forward_##ORDER(const forward_job *j) {       \
+        if (j->columns > LANES) forward_panel(j, ORDER, 0, PANEL);     \
+        else forward_panel(j, ORDER, 0, 1);                            \
     }
 FORWARD(HALF) FORWARD(ONE) FORWARD(THREE_HALVES) FORWARD(TWO) FORWARD(THREE) FORWARD(FOUR) FORWARD(ABOVE_ONE)
-static __attribute__((noinline)) void forward_omit_nan(const forward_job *j, order o) {
-    forward_panel(j, o, 1, PANEL);
-}
+static NOINLINE void forward_omit_nan(const forward_job *j, order o) { forward_panel(j, o, 1, PANEL); }
 
 /* x (rows, d), z and u (n, d), u NULL for ones -> out (rows, n), of which the columns of templates
  * [first, last) are written. Returns 0, or 1 when there is no memory. */
@@ -361,9 +360,9 @@ int lp_forward(const real *x, const real *z, const real *u, int64_t rows, int64_
         for (int64_t i = 0; i < d; i++)
             for (int c = 0; c < panel * LANES; c++) {
                 vec *slot = packed + i * 2 * panel + c / LANES;
-                const int64_t at = (l + c) * d + i;
-                slot[0][c % LANES] = c < columns ? z[at] : 0;
-                slot[panel][c % LANES] = c < columns ? (u ? u[at] : 1) : 0;
+                const int64_t at = (l + (c < columns ? c : columns - 1)) * d + i; /* the last one pads */
+                slot[0][c % LANES] = z[at];
+                slot[panel][c % LANES] = u ? u[at] : 1;
             }
         const forward_job job = {x, packed, out + l, rows, d, n, columns, &table};
         if (omit_nan) forward_omit_nan(&job, order_of(p));
@@ -379,7 +378,7 @@ int lp_forward(const real *x, const real *z, const real *u, int64_t rows, int64_
 typedef struct { vec z, u, by_z, by_u; } cell;
 
 typedef struct {
-    const real *x, *z, *u, *grad, *zeros;
+    const real *x, *grad, *zeros;
     real *by_x, *by_z, *by_u;
     double *by_p;
     int64_t rows, n, d;
@@ -391,8 +390,8 @@ typedef struct {
 /* `rows` rows against n templates in LANES coordinates: adds to the cells and to *by_p; by_x receives
  * sum_l grad * u * slope. `known` is zero where a coordinate is left out, and so is all that it adds. */
 INLINE void backward_rows(const backward_job *j, const vec x[GROUP], const mask known[GROUP],
-                          const real *const grad[GROUP], cell *cells, vec by_x[GROUP], vec *by_p, const int rows,
-                          const order o) {
+                          const real *const grad[GROUP], cell *cells, vec by_x[GROUP], vec *by_p,
+                          const int rows, const order o) {
     const int need_x = j->by_x != NULL, need_zu = j->by_z != NULL, need_p = j->by_p != NULL;
     const power_table *const table = j->table;
     vec sum_x[GROUP] = {{0}}, sum_p = {0};
@@ -430,7 +429,7 @@ INLINE void backward_block(const backward_job *j, cell *cells, int64_t i, int64_
         const real *grad[GROUP];
         for (int r = 0; r < rows; r++) grad[r] = r < live ? j->grad + (row + r) * n : j->zeros;
         for (int r = 0; r < live; r++) {
-            x[r] = load(j->x + (row + r) * d + i, lanes);
+            x[r] = load(j->x + (row + r) * d + i, lanes, 1); /* 1 from the padding of z: not a rare case */
             known[r] = j->omit_nan ? x[r] == x[r] : ~(mask){0};
         }
         backward_rows(j, x, known, grad, cells, by_x, &by_p, rows, o);
@@ -441,17 +440,17 @@ INLINE void backward_block(const backward_job *j, cell *cells, int64_t i, int64_
         for (int64_t l = 0; l < n; l++) {
             cell *c = cells + l;
             real *by_z = j->by_z + l * d + i, *by_u = j->by_u + l * d + i;
-            store(by_z, load(by_z, lanes) + c->by_z * c->u * (real)j->p, lanes);
-            store(by_u, load(by_u, lanes) - c->by_u, lanes);
+            store(by_z, load(by_z, lanes, 0) + c->by_z * c->u * (real)j->p, lanes);
+            store(by_u, load(by_u, lanes, 0) - c->by_u, lanes);
             c->by_z = c->by_u = (vec){0};
         }
     if (j->by_p)
         for (int k = 0; k < lanes; k++) j->by_p[i + k] -= 0.69314718055994530942 * (double)by_p[k];
 }
 
-#define BACKWARD(ORDER)                                                                                             \
-    static __attribute__((noinline)) void backward_##ORDER(const backward_job *j, cell *c, int64_t i, int64_t row) { \
-        backward_block(j, c, i, row, ORDER);                                                                        \
+#define BACKWARD(ORDER)                                                                               \
+    static NOINLINE void backward_##ORDER(const backward_job *j, cell *c, int64_t i, int64_t row) {   \
+        backward_block(j, c, i, row, ORDER);                                                          \
     }
 BACKWARD(HALF) BACKWARD(ONE) BACKWARD(THREE_HALVES) BACKWARD(TWO) BACKWARD(THREE) BACKWARD(FOUR)
 BACKWARD(BELOW_ONE) BACKWARD(ABOVE_ONE)
@@ -459,9 +458,9 @@ BACKWARD(BELOW_ONE) BACKWARD(ABOVE_ONE)
 /* Gradients for rows [0, rows) in coordinates [first, last); `first` is a multiple of lp_lanes().
  * by_x (rows, d) is written; by_z and by_u (n, d; both or neither) and by_p (d; one sum for each coordinate)
  * are added to. Each may be NULL when it is not wanted. Returns 0, or 1 when there is no memory. */
-int lp_backward(const real *x, const real *z, const real *u, const real *grad, int64_t rows, int64_t n, int64_t d,
-                int64_t first, int64_t last, double p, int omit_nan, real *by_x, real *by_z, real *by_u,
-                double *by_p) {
+int lp_backward(const real *x, const real *z, const real *u, const real *grad, int64_t rows, int64_t n,
+                int64_t d, int64_t first, int64_t last, double p, int omit_nan, real *by_x, real *by_z,
+                real *by_u, double *by_p) {
     static void (*const run[])(const backward_job *, cell *, int64_t, int64_t) = {
         backward_HALF, backward_ONE, backward_THREE_HALVES, backward_TWO,
         backward_THREE, backward_FOUR, backward_BELOW_ONE, backward_ABOVE_ONE};
@@ -478,14 +477,16 @@ int lp_backward(const real *x, const real *z, const real *u, const real *grad, i
     prepare_power(&table, p, p < 1 ? p : p - 1);
     /* Only the general orders have the logarithm that the gradient of p needs. */
     const order o = by_p ? (p < 1 ? BELOW_ONE : ABOVE_ONE) : order_of(p);
-    const backward_job job = {x, z, u, grad, zeros, by_x, by_z, by_u, by_p, rows, n, d, p, omit_nan, &table};
+    const backward_job job = {x, grad, zeros, by_x, by_z, by_u, by_p, rows, n, d, p, omit_nan, &table};
     for (int64_t start = first; start < last; start += tile * LANES) {
         const int64_t stop = last - start < tile * LANES ? last : start + tile * LANES;
         for (int64_t i = start; i < stop; i += LANES) {
             const int lanes = d - i < LANES ? (int)(d - i) : LANES;
             cell *slice = cells + (i - start) / LANES * n;
-            for (int64_t l = 0; l < n; l++)
-                slice[l] = (cell){load(z + l * d + i, lanes), u ? load(u + l * d + i, lanes) : splat(1), {0}, {0}};
+            for (int64_t l = 0; l < n; l++) {
+                const vec u_l = u ? load(u + l * d + i, lanes, 0) : splat(1);
+                slice[l] = (cell){load(z + l * d + i, lanes, 0), u_l, {0}, {0}};
+            }
         }
         for (int64_t row = 0; row < rows; row += BLOCK)
             for (int64_t i = start; i < stop; i += LANES)
