@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from simnets.data import ImageDataset, load_dataset
-from simnets.deploy._onnx import require, session
+from simnets.deploy._onnx import check_images, require, session
 from simnets.deploy.optimize import optimize
 from simnets.deploy.quantise import quantise
 from simnets.errors import SimNetsError
@@ -103,6 +103,17 @@ def export_onnx(
     """
     target = Path(path)
     _check_target(target, overwrite)
+    require("onnxruntime")
+    if not isinstance(model, ImageClassifier):
+        raise SimNetsError(f"model is a {type(model).__name__}, expected a network of simnets")
+    if test is not None:
+        require_same_classes(model, test)
+        images = test.images
+    elif images is None:
+        images = example_images(model.spec.input_shape)
+    check_images("images", images, model.spec.input_shape)
+    if calibration is not None:
+        check_images("calibration images", calibration, model.spec.input_shape)
     content = to_onnx(model, input_shape, opset)
     if calibration is not None:
         content = quantise(content, calibration)
@@ -194,18 +205,12 @@ def onnx_scores(content: bytes, images: Tensor) -> Tensor:
 def _compared(
     model: ImageClassifier,
     content: bytes,
-    images: Tensor | None,
+    images: Tensor,
     test: ImageDataset | None,
     target: Path,
     opset: int,
     int8: bool,
 ) -> ExportReport:
-    if test is not None:
-        require_same_classes(model, test)
-        images = test.images
-    elif images is None:
-        images = example_images(model.spec.input_shape)
-    check_images("images", images, model.spec.input_shape)
     expected, found = scores_of(model, images), onnx_scores(content, images)
     accuracies = [
         None if test is None else float((scores.argmax(1) == test.labels).double().mean())
@@ -223,15 +228,6 @@ def _compared(
         accuracy=accuracies[0],
         float_accuracy=accuracies[1],
     )
-
-
-def check_images(name: str, images: Tensor, shape: tuple[int, ...]) -> None:
-    """Refuse what is not uint8 images of this shape, or none at all."""
-    if images.dtype != torch.uint8 or tuple(images.shape[1:]) != tuple(shape):
-        expected = ", ".join(str(n) for n in shape)
-        raise SimNetsError(f"{name} are {images.dtype} {tuple(images.shape)}, expected uint8 (N, {expected})")
-    if len(images) == 0:
-        raise SimNetsError(f"{name} are empty; give at least one image, better some hundred")
 
 
 def example_images(shape: tuple[int, ...], count: int = 64) -> Tensor:

@@ -94,7 +94,7 @@ class _Affine:
 
 
 def _pixels(model: ImageClassifier) -> _Affine:
-    mean, std = model.pixel_mean.double(), model.pixel_std.double()
+    mean, std = model.pixel_mean.double().cpu(), model.pixel_std.double().cpu()
     return _Affine(1 / (255 * std), -mean / std)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simnets.deploy._onnx import require
+from simnets.deploy._onnx import check_images, require
 from simnets.errors import SimNetsError
 
 PERCENTILE = 99.95
@@ -80,15 +80,12 @@ def quantise(content: bytes, calibration: Tensor) -> bytes:
 
 
 def _chosen(calibration: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if calibration.dtype != torch.uint8 or tuple(calibration.shape[1:]) != shape:
-        expected = ", ".join(str(n) for n in shape)
-        given = f"{calibration.dtype} {tuple(calibration.shape)}"
-        raise SimNetsError(f"calibration images are {given}, expected uint8 (N, {expected}) for this network")
+    check_images("calibration images", calibration, shape)
     count = len(calibration)
-    if count == 0:
-        raise SimNetsError("calibration images are empty; give some hundred training images")
+    used = min(count, MOST_IMAGES)
+    used -= used % min(used, _BATCH)  # the tools want whole batches
     # at equal distances: data sets are often sorted by class
-    return calibration[torch.linspace(0, count - 1, min(count, MOST_IMAGES)).round().long()]
+    return calibration[torch.linspace(0, count - 1, used).round().long()]
 
 
 def float_nodes(graph: Any) -> set[str]:

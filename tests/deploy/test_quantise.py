@@ -1,0 +1,118 @@
+"""int8: what is quantised and what is not, and that a trained network keeps its accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import simnets
+from simnets import SimNetsError
+from simnets.data import load_dataset
+from simnets.deploy import export_onnx, quantise
+from simnets.deploy.onnx_export import onnx_scores, to_onnx
+from simnets.models import DeepSimNet, DeepSimNetSpec, LayerSpec
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def trained() -> DeepSimNet:
+    """Two layers on digits, with a few seconds of Adam."""
+    torch.manual_seed(0)
+    layers = (
+        LayerSpec(whitened=9, templates=16, field=3, pool=2),
+        LayerSpec(whitened=24, templates=32, field=3),
+    )
+    model = DeepSimNetSpec(input_shape=(1, 8, 8), layers=layers).build()
+    train = load_dataset("digits", "train")
+    model.scale = 8.0
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(150):
+        chosen = torch.randint(len(train), (100,))
+        loss = F.cross_entropy(model(train.images[chosen]), train.labels[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.fold()
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def quantised(trained: DeepSimNet) -> Any:
+    return onnx.load_from_string(quantise(to_onnx(trained), load_dataset("digits", "train").images))
+
+
+def test_the_loss_of_accuracy_is_small_and_reported(trained: DeepSimNet, tmp_path: Path) -> None:
+    train, test = load_dataset("digits", "train"), load_dataset("digits", "test")
+    report = export_onnx(trained, tmp_path / "model.onnx", calibration=train.images, test=test)
+    assert report.int8
+    assert report.float_accuracy is not None
+    assert report.accuracy is not None
+    assert report.float_accuracy > 0.9
+    scores = onnx_scores((tmp_path / "model.onnx").read_bytes(), test.images)
+    assert report.accuracy == pytest.approx(float((scores.argmax(1) == test.labels).double().mean()))
+    assert abs(report.float_accuracy - report.accuracy) <= 3 / len(test)
+    assert f"{100 * (report.float_accuracy - report.accuracy):.2f} points lost" in report.lines()[-1]
+    assert report.difference > 0
+
+
+def test_what_is_exponentiated_stays_float(quantised: Any) -> None:
+    producer = {output: node for node in quantised.graph.node for output in node.output}
+    constants = {tensor.name: tensor for tensor in quantised.graph.initializer}
+
+    def kind(node: Any) -> str:
+        weights = node.input[1]
+        return "int8" if weights in producer else onnx.TensorProto.DataType.Name(constants[weights].data_type)
+
+    convolutions = [node for node in quantised.graph.node if node.op_type == "Conv"]
+    # whitening and both terms of the square, twice; the second similarity is the last
+    assert [kind(node) for node in convolutions] == ["int8"] * 4 + ["FLOAT"] * 2
+    assert all(producer[node.input[0]].op_type != "DequantizeLinear" for node in convolutions[5:])
+    products = [node for node in quantised.graph.node if node.op_type == "MatMul"]
+    assert [kind(node) for node in products] == ["FLOAT"] or products[0].input[0] in constants
+
+
+def test_weights_have_seven_bits(quantised: Any) -> None:
+    weights = [
+        onnx.numpy_helper.to_array(tensor)
+        for tensor in quantised.graph.initializer
+        if tensor.data_type == onnx.TensorProto.INT8 and len(tensor.dims) == 4
+    ]
+    assert len(weights) == 4
+    assert all(abs(values.astype(int)).max() <= 64 for values in weights)
+    # per channel: the largest of nearly every filter uses its whole range
+    assert all((abs(values.astype(int)).max((1, 2, 3)) >= 63).mean() > 0.9 for values in weights)
+
+
+def test_metadata_stay(quantised: Any, trained: DeepSimNet) -> None:
+    metadata = {entry.key: entry.value for entry in quantised.metadata_props}
+    assert simnets.models.Spec.from_json(metadata["spec"]) == trained.spec
+    assert metadata["int8"].startswith("512 calibration images")
+
+
+def test_networks_without_exponentials(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = simnets.create_model("convnet1_50", input_shape=(1, 8, 8), channels=6)
+    images = load_dataset("digits", "train").images[:100]
+    report = export_onnx(model, tmp_path / "model.onnx", calibration=images, images=images)
+    assert report.agreement > 0.9
+    assert report.difference < 0.1 * report.scale
+
+
+def test_bad_calibration(trained: DeepSimNet, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    with pytest.raises(SimNetsError, match="calibration images are empty; give at least one"):
+        export_onnx(trained, path, calibration=torch.zeros(0, 1, 8, 8, dtype=torch.uint8))
+    with pytest.raises(SimNetsError, match=r"images are torch.float32 .* expected uint8 \(N, 1, 8, 8\)"):
+        export_onnx(trained, path, calibration=torch.zeros(4, 1, 8, 8))
+    with pytest.raises(SimNetsError, match=r"expected uint8 \(N, 1, 8, 8\)"):
+        export_onnx(trained, path, calibration=torch.zeros(4, 3, 8, 8, dtype=torch.uint8))
+    alone = simnets.create_model("simnet_mlp", input_shape=(1, 8, 8), templates=4)
+    with pytest.raises(SimNetsError, match="nothing to quantise"):
+        export_onnx(alone, path, calibration=load_dataset("digits", "train").images)
+    assert not list(tmp_path.iterdir())
