@@ -1,4 +1,4 @@
-"""`MultiplicativeGaussianNoise`: the regulariser of the three-layer network, section 6.3."""
+"""`MultiplicativeGaussianNoise`: the regulariser of the three-layer network, section 6.4."""
 
 from __future__ import annotations
 
