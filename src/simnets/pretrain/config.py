@@ -16,7 +16,8 @@ class PretrainConfig:
     patches, max_bytes: how many patches of a layer's input are sampled, and the memory they may take.
     batch_size: images that pass through the model at a time.
     whitening: "ica", "pca" or "zca".
-    ridge: damps directions of little variance, see `Whitening`; 0 for exactly white patches.
+    ridge: damps directions of little variance, see `Whitening`, and bounds the pooled weights of coordinates
+        of little variance likewise, α^β + ridge·mean α^β; 0 for exactly white patches.
     precondition: learn W = V·A in whitened coordinates from now on, with A = `preconditioner(covariance,
         ridge)`. With PCA or ICA the rows of V are orthonormal. `model.fold()` undoes it after training.
     shape: of the mixture. "layer": the layer's p where p is frozen, estimated where p is learned;

@@ -54,7 +54,7 @@ def effective_dimension(
         a fraction: the first k that explain this share of the variance.
         "auto": "minka"; but where that finds no floor of noise and keeps more than 90 % of the dimensions, as
             on patches of natural images whose spectrum falls without end, the first that explain 99 %. There
-            no number is the right one, so it becomes the nearest of 1, 2, 3, 4, 6, 8, 12, 16, 24, …
+            no number is the right one, so it becomes the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, …
 
     >>> effective_dimension([9.0, 4.0, 1.01, 1.0, 0.99, 1.0], count=1000, criterion="minka").dimension
     2
@@ -81,9 +81,8 @@ def effective_dimension(
     votes["explained"] = int(np.searchsorted(explained, share - 1e-12)) + 1
     lists = {name: curve.tolist() for name, curve in curves.items()}
     if criterion == "auto" and votes["minka"] > NO_FLOOR * len(values):
-        grid = _grid(len(values))
-        nearest = min(grid, key=lambda k: abs(math.log(k / votes["explained"])))
-        return DimensionChoice(nearest, "explained", votes, lists)
+        enough = [k for k in _grid(len(values)) if k >= votes["explained"]]
+        return DimensionChoice(min(enough, default=len(values)), "explained", votes, lists)
     chosen = "minka" if criterion == "auto" else "explained" if isinstance(criterion, float) else criterion
     return DimensionChoice(votes[chosen], chosen, votes, lists)
 

@@ -8,16 +8,20 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from simnets.errors import SimNetsError
 from simnets.models import DeepSimNet, DeepSimNetSpec
 from simnets.nn import ConvSimilarity2d
 from simnets.pretrain.config import PretrainConfig
+from simnets.pretrain.distributed import gather_first
 from simnets.pretrain.patches import Images, ImageSource, find_sites, sample_patches
 from simnets.pretrain.report import PretrainReport
 from simnets.pretrain.selection import effective_dimension, select_components
 from simnets.pretrain.sweep import pretrain_model
 from simnets.pretrain.whitening import Whitening
+
+_SELECTION_ROWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ def pretrain_structure(
     whitened_channels: int | float | Literal["auto", "minka", "bic", "spec"] = "auto",
     templates: int | Literal["auto", "nec", "bic", "spec"] = "auto",
     most_templates: int = 128,
+    pixel_statistics: tuple[Tensor, Tensor] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Structure:
     """Chooses the channels of every layer from unlabelled images and pre-trains the network (section 5, end).
@@ -50,7 +55,8 @@ def pretrain_structure(
     output is the input of the next.
 
     whitened_channels, templates: a criterion, a number for every layer, or "spec" for those of `spec`; as
-    whitened channels also a share of the variance.
+    whitened channels also a share of the variance. pixel_statistics: mean and standard deviation of each
+    channel, for `set_pixel_statistics` of the network.
 
     >>> import simnets
     >>> spec = simnets.models.model_spec("simnet_mlpconv", 10, input_shape=(1, 8, 8))
@@ -63,7 +69,9 @@ def pretrain_structure(
     started = time.perf_counter()
     if config.layers is not None:
         raise SimNetsError("layers cannot be chosen where the structure is; leave PretrainConfig.layers None")
-    model = DeepSimNet(spec)
+    model = spec.build()
+    if pixel_statistics is not None:
+        model.set_pixel_statistics(*pixel_statistics)
     reports = []
     for index in range(len(spec.layers)):
         name = f"layers.{index}.conv_similarity"
@@ -95,6 +103,8 @@ def pretrain_structure(
             if isinstance(templates, int):
                 layer = replace(layer, templates=templates)
             elif templates != "spec":
+                # the same rows on every process, so that all choose the same
+                rows = gather_first(rows, sample.keys, _SELECTION_ROWS)
                 shape = layer.p if layer.p_mode == "frozen" else None
                 components = select_components(
                     rows, shape, criterion=templates, most=most_templates, random_state=seed
@@ -111,8 +121,9 @@ def pretrain_structure(
 
 def _rebuilt(model: DeepSimNet, spec: DeepSimNetSpec, done: int) -> DeepSimNet:
     """A network of the new structure whose first `done` layers are those of the old one."""
-    torch.manual_seed(0)
-    new = spec.build()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        new = spec.build()
     for old_block, block in zip(list(model.layers)[:done], new.layers, strict=False):
         block.load_state_dict(old_block.state_dict())
     new.set_pixel_statistics(model.pixel_mean, model.pixel_std)

@@ -228,6 +228,8 @@ def _estimate(
     if config.weights == "pooled":
         # α^β is a mean over the component's patches; the mean over all patches weighs it by λ
         power = density.weights @ density.scales**density.shape
+        # a coordinate that hardly varies (a pixel that is always black) would outweigh all others
+        power = power + config.ridge * power.mean()
         scales = (power ** (1 / density.shape)).expand_as(density.scales)
         density = MixtureDensity(density.weights, density.means, scales, density.shape)
     layer, beta = site.similarity, 1.0
