@@ -130,6 +130,14 @@ def test_pooled_weights_are_the_same_for_all_templates():
     assert weights.std(1).min() > 0
 
 
+def test_constant_pixels_do_not_outweigh_the_others():
+    model = nn.Sequential(nn.Flatten(), Similarity(64, 8))
+    assert DIGITS.flatten(1).float().std(0).min() == 0
+    pretrain_model(model, DIGITS, PretrainConfig(ridge=0.1, **QUICK))
+    inverse = 1 / model[1].weights[0]
+    assert inverse.mean() / inverse.min() <= 1.1 / 0.1 * 1.001
+
+
 def gradient_below(config: PretrainConfig) -> float:
     model = one_layer()
     pretrain_model(model, DIGITS, config)
