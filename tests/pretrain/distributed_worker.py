@@ -13,8 +13,14 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 
 from simnets.errors import SimNetsError
-from simnets.models import create_model
-from simnets.pretrain import GeneralizedGaussianMixture, PretrainConfig, Whitening, pretrain_model
+from simnets.models import create_model, model_spec
+from simnets.pretrain import (
+    GeneralizedGaussianMixture,
+    PretrainConfig,
+    Whitening,
+    pretrain_model,
+    pretrain_structure,
+)
 
 
 def estimates(rank: int = 0, size: int = 1) -> dict[str, np.ndarray]:
@@ -43,6 +49,9 @@ def estimates(rank: int = 0, size: int = 1) -> dict[str, np.ndarray]:
         pretrain_model(model, images, config)
         for name, value in model.state_dict().items():
             results[f"model {stochastic} {name}"] = value.numpy()
+    spec = model_spec("simnet_mlpconv", 10, input_shape=(1, 8, 8))
+    found = pretrain_structure(images, spec, config, most_templates=3).spec.layers[0]
+    results["structure"] = np.array([found.whitened, found.templates])
     images[150, 0, 3, 3] = torch.nan  # in the share of one process only; both must notice
     try:
         pretrain_model(model, images, config)

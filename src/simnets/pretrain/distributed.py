@@ -22,23 +22,34 @@ def world() -> tuple[int, int]:
     return 0, 1
 
 
+def _sendable(tensor: Tensor) -> Tensor:
+    """NCCL moves what is on a GPU only."""
+    return tensor.cuda() if dist.get_backend() == "nccl" and not tensor.is_cuda else tensor
+
+
 def all_sum(*tensors: Tensor) -> None:
     """Adds each tensor over all processes, in place."""
     if world()[1] > 1:
         for tensor in tensors:
-            dist.all_reduce(tensor)
+            sent = _sendable(tensor)
+            dist.all_reduce(sent)
+            tensor.copy_(sent)
 
 
 def all_min(tensor: Tensor) -> None:
     """The least of each entry over all processes, in place."""
     if world()[1] > 1:
-        dist.all_reduce(tensor, op=dist.ReduceOp.MIN)
+        sent = _sendable(tensor)
+        dist.all_reduce(sent, op=dist.ReduceOp.MIN)
+        tensor.copy_(sent)
 
 
 def broadcast(tensor: Tensor) -> None:
     """The tensor of process 0 becomes everyone's, in place."""
     if world()[1] > 1:
-        dist.broadcast(tensor, src=0)
+        sent = _sendable(tensor)
+        dist.broadcast(sent, src=0)
+        tensor.copy_(sent)
 
 
 def gather(rows: Tensor) -> Tensor:
@@ -52,9 +63,11 @@ def gather(rows: Tensor) -> Tensor:
     largest = int(counts.max())
     padded = rows.new_zeros(largest, *rows.shape[1:])
     padded[: len(rows)] = rows
-    parts = [torch.empty_like(padded) for _ in range(size)]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[:count] for part, count in zip(parts, counts.tolist(), strict=True)])
+    sent = _sendable(padded)
+    parts = [torch.empty_like(sent) for _ in range(size)]
+    dist.all_gather(parts, sent)
+    held = [part[:count] for part, count in zip(parts, counts.tolist(), strict=True)]
+    return torch.cat(held).to(rows.device)
 
 
 def first_keys(keys: Tensor, k: int) -> Tensor:

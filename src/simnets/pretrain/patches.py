@@ -17,6 +17,7 @@ from simnets.models import ImageClassifier, SimNetBlock
 from simnets.nn import ConvSimilarity2d, Mex, Mex2d, Similarity, Similarity2d
 from simnets.nn.similarity2d import normalize
 from simnets.pretrain.distributed import all_sum, first_keys, world
+from simnets.pretrain.rows import chunks
 
 Layer = ConvSimilarity2d | Similarity2d | Similarity
 Images = Any  # tensor, array, data set with `.images`, iterable of batches, or a callable that returns one
@@ -249,8 +250,9 @@ def sample_patches(
     if mean is not None and site.block is not None and site.block.spec.padding:
         # the border, which the block fills with the mean of each channel
         filling = mean.to(rows).repeat_interleave(rows.shape[1] // len(mean))
-        rows = torch.where(rows.isnan(), filling, rows)
-    if not torch.isfinite(rows).all():
+        for part in chunks(rows, rows.shape[1]):
+            part.copy_(torch.where(part.isnan(), filling, part))
+    if not torch.isfinite(rows.sum()):
         raise SimNetsError("the layer's input has NaN or infinite values; look at the layers before it")
     return Sample(rows, keys, mean, min(int(counts[0]), limit), images)
 

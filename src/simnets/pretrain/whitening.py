@@ -273,7 +273,8 @@ class Whitening(BaseEstimator):  # type: ignore[misc]
     def project(self, rows: Tensor) -> Tensor:
         """`transform` for a tensor, without checks: (N, m) → (N, d) in its own dtype."""
         filters = torch.as_tensor(self.components_, dtype=rows.dtype, device=rows.device)
-        return (rows - torch.as_tensor(self.mean_, dtype=rows.dtype, device=rows.device)) @ filters.T
+        mean = torch.as_tensor(self.mean_, dtype=rows.dtype, device=rows.device)
+        return torch.cat([(part - mean) @ filters.T for part in chunks(rows, rows.shape[1])])
 
 
 def _inverse_roots(values: Tensor, ridge: float, d: int) -> Tensor:
