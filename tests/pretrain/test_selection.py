@@ -63,17 +63,18 @@ def test_explained_variance_counts_dimensions():
     assert effective_dimension([6.0, 3.0, 0.9, 0.1], 100, 1.0).dimension == 4
 
 
-def test_spectrum_without_a_floor_is_cut_by_variance():
+def test_spectrum_without_a_floor_is_cut_at_the_ridge():
     # as on natural images: a power law, for which evidence keeps nearly everything
     values = np.arange(1, 76.0) ** -3
     choice = effective_dimension(values, 100_000)
     assert choice.votes["minka"] > 67
-    assert choice.criterion == "explained"
-    first = np.searchsorted(np.cumsum(values) / values.sum(), 0.99) + 1
-    assert choice.votes["explained"] == effective_dimension(values, 100_000, 0.99).dimension == first == 6
-    # a slower law has 99 % in 34 dimensions: the next round number is 48
+    assert choice.criterion == "ridge"
+    assert choice.votes["ridge"] == sum(values > 0.1 * values.sum() / 75) == 8
+    assert choice.votes["explained"] == np.searchsorted(np.cumsum(values) / values.sum(), 0.99) + 1
+    # a slower law has 21 dimensions above the ridge: the next round number is 24
     slower = effective_dimension(np.arange(1, 76.0) ** -2, 100_000)
-    assert (slower.votes["explained"], slower.dimension) == (34, 48)
+    assert (slower.votes["ridge"], slower.dimension) == (21, 24)
+    assert effective_dimension(np.arange(1, 76.0) ** -2, 100_000, "ridge").dimension == 21
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 7])

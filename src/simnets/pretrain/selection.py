@@ -23,6 +23,7 @@ from simnets.pretrain.mixture import GeneralizedGaussianMixture, normalised_entr
 from simnets.pretrain.rows import as_rows
 
 EXPLAINED = 0.99
+RIDGE = 0.1
 # Criteria that leave more than this share of the dimensions have found no noise floor
 NO_FLOOR = 0.9
 
@@ -52,11 +53,13 @@ def effective_dimension(
         "bic": the Bayesian information criterion of the same model, whose penalty is that of the Bayesian
             criterion the paper refers to, k·(m − (k − 1)/2) + 1 parameters.
         a fraction: the first k that explain this share of the variance.
+        "ridge": those whose variance is above 0.1 of the mean, the ridge that whitening damps with; it leaves
+            more than half of these.
         "auto": "minka"; but where that finds no floor of noise and keeps more than 90 % of the dimensions, as
-            on patches of natural images whose spectrum falls without end, the first that explain 99 %. There
-            no number is the right one, so it becomes the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, …
+            on patches of natural images whose spectrum falls without end, "ridge". There no number is the
+            right one, so it becomes the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, …
 
-    >>> effective_dimension([9.0, 4.0, 1.01, 1.0, 0.99, 1.0], count=1000, criterion="minka").dimension
+    >>> effective_dimension([9.0, 4.0, 1.1, 1.03, 0.97, 0.9], count=1000, criterion="minka").dimension
     2
     """
     values = np.sort(np.asarray(eigenvalues, dtype=np.float64))[::-1]
@@ -64,9 +67,9 @@ def effective_dimension(
         raise SimNetsError("eigenvalues: expected a list of finite numbers, at least one of them above 0")
     if isinstance(criterion, float) and not 0 < criterion <= 1:
         raise SimNetsError(f"criterion={criterion}; expected a share of the variance, above 0 and up to 1")
-    if isinstance(criterion, str) and criterion not in ("auto", "minka", "bic"):
+    if isinstance(criterion, str) and criterion not in ("auto", "minka", "bic", "ridge"):
         raise SimNetsError(
-            f"criterion={criterion!r}; expected 'auto', 'minka', 'bic' or a share of the variance"
+            f"criterion={criterion!r}; expected auto, minka, bic, ridge or a share of the variance"
         )
     values = np.maximum(values, values[0] * 1e-12)
     share = criterion if isinstance(criterion, float) else EXPLAINED
@@ -79,10 +82,11 @@ def effective_dimension(
         if name != "explained"
     }
     votes["explained"] = int(np.searchsorted(explained, share - 1e-12)) + 1
+    votes["ridge"] = int((values > RIDGE * values.mean()).sum())
     lists = {name: curve.tolist() for name, curve in curves.items()}
     if criterion == "auto" and votes["minka"] > NO_FLOOR * len(values):
-        enough = [k for k in _grid(len(values)) if k >= votes["explained"]]
-        return DimensionChoice(min(enough, default=len(values)), "explained", votes, lists)
+        enough = [k for k in _grid(len(values)) if k >= votes["ridge"]]
+        return DimensionChoice(min(enough, default=len(values)), "ridge", votes, lists)
     chosen = "minka" if criterion == "auto" else "explained" if isinstance(criterion, float) else criterion
     return DimensionChoice(votes[chosen], chosen, votes, lists)
 
@@ -95,17 +99,19 @@ def _grid(most: int) -> list[int]:
 def minka_evidence(values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     """log p(data | k) for k = 1 … m (Minka, "Automatic choice of dimensionality for PCA", equation 77)."""
     m = len(values)
-    tiny = np.finfo(np.float64).tiny  # equal eigenvalues have no direction of their own; keeps logs finite
+    # Eigenvalues that differ by less than the error of their estimate count as that far apart
+    least = values[:, None] / count
     i = np.arange(1, m + 1)
     stiefel = np.cumsum(gammaln((m - i + 1) / 2) - (m - i + 1) / 2 * math.log(math.pi) - math.log(2))
     # log det of the Hessian: pairs i < j of log((λ_i − λ_j)·(1/λ̂_j − 1/λ̂_i)), λ̂_j the noise where j > k
-    gaps = np.triu(np.log(np.maximum(values[:, None] - values[None, :], tiny)), 1).sum(1).cumsum()
-    inner = np.triu(np.log(np.maximum(1 / values[None, :] - 1 / values[:, None], tiny)), 1).sum(0).cumsum()
+    gaps = np.triu(np.log(np.maximum(values[:, None] - values[None, :], least)), 1).sum(1).cumsum()
+    inverse = np.maximum(1 / values[None, :] - 1 / values[:, None], 1 / (count * values[:, None]))
+    inner = np.triu(np.log(inverse), 1).sum(0).cumsum()
     logs = np.log(values).cumsum()
     evidence = np.full(m, -np.inf)
     for k in range(1, m):
         noise = values[k:].mean()
-        outer = (m - k) * np.log(np.maximum(1 / noise - 1 / values[:k], tiny)).sum()
+        outer = (m - k) * np.log(np.maximum(1 / noise - 1 / values[:k], 1 / (count * values[:k]))).sum()
         free = m * k - k * (k + 1) / 2
         hessian = gaps[k - 1] + inner[k - 1] + outer + free * math.log(count)
         evidence[k - 1] = (

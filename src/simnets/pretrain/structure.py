@@ -41,7 +41,7 @@ def pretrain_structure(
     spec: DeepSimNetSpec,
     config: PretrainConfig | None = None,
     *,
-    whitened_channels: int | float | Literal["auto", "minka", "bic", "spec"] = "auto",
+    whitened_channels: int | float | Literal["auto", "minka", "bic", "ridge", "spec"] = "auto",
     templates: int | Literal["auto", "nec", "bic", "spec"] = "auto",
     most_templates: int = 128,
     pixel_statistics: tuple[Tensor, Tensor] | None = None,
@@ -59,9 +59,10 @@ def pretrain_structure(
     channel, for `set_pixel_statistics` of the network.
 
     >>> import simnets
-    >>> spec = simnets.models.model_spec("simnet_mlpconv", 10, input_shape=(1, 8, 8))
-    >>> pixels = torch.randn(500, 3, generator=torch.Generator().manual_seed(0))
-    >>> images = (pixels @ torch.randn(3, 64, generator=torch.Generator().manual_seed(1))).view(500, 1, 8, 8)
+    >>> spec = simnets.models.model_spec("simnet_mlpconv", 10, input_shape=(1, 5, 5))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> pixels = torch.randn(500, 3, generator=generator) @ torch.randn(3, 25, generator=generator)
+    >>> images = (pixels + 0.1 * torch.randn(500, 25, generator=generator)).view(500, 1, 5, 5)
     >>> pretrain_structure(images, spec, templates=4).spec.layers[0].whitened
     3
     """

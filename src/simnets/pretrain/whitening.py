@@ -101,7 +101,7 @@ class Whitening(BaseEstimator):  # type: ignore[misc]
     1e-6); with ridge > 0 the variances are L_i/(L_i + ridge·mean L) ≤ 1 before R is applied: noise directions
     are damped instead of amplified. ICA sees exactly white coordinates in either case.
 
-    n_components: a number; "auto", "minka", "bic" or a fraction of the variance (see
+    n_components: a number; "auto", "minka", "bic", "ridge" or a fraction of the variance (see
     `effective_dimension`); None keeps every dimension. `fit` runs FastICA on up to `ica_samples` rows;
     `partial_fit` takes batches of a stream, whose covariance is exact and whose rotation is stochastic.
 
