@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from simnets.pretrain.report import Array, LayerReport
 
@@ -124,7 +125,8 @@ def _spectrum(axes: Axes, layer: LayerReport) -> None:
             )
         right.plot(number, choice.curves["explained"], ":", color="tab:green", label="explained")
         right.set_ylabel("criteria, from their least to their largest")
-        right.legend(title=", ".join(f"{k} {v}" for k, v in choice.votes.items()), loc="center right")
+        right.legend(loc="center right", fontsize="small")
+        axes.set_xlabel("dimension; votes: " + ", ".join(f"{k} {v}" for k, v in choice.votes.items()))
 
 
 def _components(axes: Axes, layer: LayerReport) -> None:
@@ -135,7 +137,8 @@ def _components(axes: Axes, layer: LayerReport) -> None:
         axes.set_xlabel("excess kurtosis (0 Gaussian, 3 Laplacian)")
         axes.set_ylabel("coordinates")
         return
-    axes.semilogx(choice.tried, choice.curves["nec"], "o-", label=f"NEC, least at {choice.votes['nec']}")
+    nec = np.clip(choice.curves["nec"], 1e-6, 10)
+    axes.loglog(choice.tried, nec, "o-", label=f"NEC, vote {choice.votes['nec']}")
     axes.set_title(f"templates: {choice.components} by {choice.criterion}")
     axes.set_xlabel("components")
     axes.set_ylabel("NEC")
@@ -145,6 +148,9 @@ def _components(axes: Axes, layer: LayerReport) -> None:
     )
     right.set_ylabel("BIC")
     axes.axvline(choice.components, color="black", linewidth=0.8)
+    for each in (axes, right):
+        each.xaxis.set_minor_locator(NullLocator())
+        each.set_xticks(choice.tried[::2], [str(k) for k in choice.tried[::2]])
     axes.legend(handles=[*axes.get_lines()[:1], *right.get_lines()], loc="upper center")
 
 
