@@ -185,6 +185,15 @@ def test_images_are_not_written_to() -> None:
         assert torch.equal(first, second)
 
 
+def test_large_batches_are_computed_in_parts() -> None:
+    network = optimize(simnets.create_model("simnet_mlpconv", input_shape=(1, 8, 8)))
+    images = load_dataset("digits", "test").images[:75]
+    together = network(images)
+    assert together.shape == (75, 10)
+    one_by_one = torch.cat([network(image[None]) for image in images])
+    torch.testing.assert_close(together, one_by_one, rtol=1e-5, atol=1e-6)
+
+
 def test_bad_input() -> None:
     class Other(ImageClassifier):
         pass

@@ -26,7 +26,7 @@ from simnets.errors import SimNetsError
 from simnets.flops import count_cost
 from simnets.models import create_model, list_models, list_weights, load
 from simnets.models.registry import WEIGHTS
-from simnets.training import evaluate
+from simnets.training.evaluate import evaluate
 
 LATENCY_BATCH = 1
 Progress = Callable[[int, int, str], None]

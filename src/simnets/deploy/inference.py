@@ -11,6 +11,10 @@ from simnets.models.spec import Spec
 from simnets.nn._images import patches
 from simnets.ops import mex, similarity
 
+# Images at a time on a CPU. Maps of more fall out of the caches, and the memory for them is given back to the
+# system and asked for again with every batch, which together costs up to half of the time.
+CHUNK = 32
+
 
 class InferenceNetwork(nn.Module):
     """Images in, class scores out, as the network that it was made from; not for training.
@@ -43,6 +47,12 @@ class InferenceNetwork(nn.Module):
         if images.shape[1:] != torch.Size(self.spec.input_shape):
             expected = ", ".join(str(n) for n in self.spec.input_shape)
             raise SimNetsError(f"images have shape {tuple(images.shape)}, this network takes (N, {expected})")
+        # the order matters: a graph that is being captured must not ask for the size of the batch
+        if torch.compiler.is_compiling() or images.device.type != "cpu" or len(images) <= CHUNK:
+            return self._scores(images)
+        return torch.cat([self._scores(part) for part in torch.split(images, CHUNK)])
+
+    def _scores(self, images: Tensor) -> Tensor:
         if self.used is not None:
             # a negative border is one operator in an exported graph, two slices are two
             height, width = images.shape[2:]
