@@ -146,7 +146,7 @@ def test_models_and_inspect(capsys, folder, tmp_path):
 def test_export_and_benchmark(capsys, folder, tmp_path):
     pytest.importorskip("onnxruntime")
     options = ["--data", folder / "data.npz", "--out", tmp_path / "a.onnx"]
-    code, text, _ = run(capsys, "export", folder / "model.safetensors", *options)
+    code, text, _ = run(capsys, "export", folder / "model.safetensors", "--to", "onnx", *options)
     assert code == 0
     assert "the first class is the same for 100.00%" in text
     assert (tmp_path / "a.onnx").stat().st_size > 1000
@@ -154,10 +154,13 @@ def test_export_and_benchmark(capsys, folder, tmp_path):
     assert code == 2
     assert "a.onnx" in err
     options = ["--engines", "eager", "onnx", "--batches", 1, "--threads", 1, "--rounds", 2]
+    options += ["--data", folder / "data.npz"]
     code, text, _ = run(capsys, "benchmark", folder / "model.safetensors", *options, "--out", tmp_path)
     assert code == 0
-    measured = json.loads((tmp_path / "benchmark.json").read_text())["measurements"]
-    assert [m["engine"] for m in measured] == ["eager", "onnx"]
+    report = json.loads((tmp_path / "benchmark.json").read_text())
+    assert [m["engine"] for m in report["measurements"]] == ["eager", "onnx"]
+    assert report["networks"][0]["accuracy"] is not None
+    assert (tmp_path / "benchmark.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_data_check_says_what_is_wrong(capsys, folder):

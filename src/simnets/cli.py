@@ -350,7 +350,8 @@ def pretrain(
 
 def export(
     file: Positional[Path],
-    out: Path,
+    to: Literal["onnx"] = "onnx",
+    out: Annotated[Path | None, arg(metavar="PATH")] = None,
     data: Annotated[str | None, arg(metavar="NAME")] = None,
     int8: bool = False,
     opset: int = 18,
@@ -358,13 +359,14 @@ def export(
 ) -> None:
     """Write a network as ONNX: uint8 images in, class scores out, checked against torch.
 
-    Example: simnets export runs/cifar10/model.safetensors --out simnet2.onnx --data cifar10
+    Example: simnets export runs/cifar10/model.safetensors --to onnx --out simnet2.onnx --data cifar10
 
     Example: simnets export runs/cifar10/model.safetensors --out simnet2-int8.onnx --data cifar10 --int8
 
     Args:
         file: Weights, as `simnets train` leaves them.
-        out: The file to write.
+        to: Format.
+        out: The file to write; beside the weights if not given.
         data: Data set whose test images compare accuracy, and whose training images calibrate int8.
         int8: Quantise the convolutions; needs --data.
         opset: Version of ONNX's operators.
@@ -379,7 +381,7 @@ def export(
     test = _load_for(model, data, "test") if data else None
     report = export_onnx(
         model,
-        out,
+        out or file.with_suffix(".onnx"),
         opset=opset,
         images=test.images if test else None,
         calibration=_load_for(model, data, "train").images if data and int8 else None,
@@ -396,6 +398,7 @@ def benchmark(
     threads: tuple[int, ...] = (1, 0),
     rounds: int = 15,
     clock: Literal["wall", "processor"] = "wall",
+    data: Annotated[str | None, arg(metavar="NAME")] = None,
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None,
 ) -> None:
     """Time networks side by side, in torch, compiled and in ONNX Runtime.
@@ -409,10 +412,12 @@ def benchmark(
         threads: Numbers of threads; 0 is all processors.
         rounds: How often every network takes its turn.
         clock: Time on the wall, or time that this process was running (for one thread).
+        data: Data set on whose test images the accuracy of weights files is measured.
         out: Folder for benchmark.json and, where accuracies are known, benchmark.png.
     """
     from rich.progress import Progress
 
+    from simnets.data import load_dataset
     from simnets.deploy import benchmark as run_benchmark
     from simnets.deploy.engines import ENGINES
     from simnets.training.files import write_whole, writing
@@ -430,6 +435,7 @@ def benchmark(
             threads=threads,
             rounds=rounds,
             clock=clock,
+            test=load_dataset(data, "test") if data else None,
             progress=show,
         )
     _console().print(report.table())

@@ -244,6 +244,6 @@ def _check_target(target: Path, overwrite: bool) -> None:
     if target.is_dir():
         raise SimNetsError(f"{target} is a folder; give the name of a file, such as {target / 'model.onnx'}")
     if target.exists() and not overwrite:
-        raise SimNetsError(f"{target} exists; choose another name, or allow to overwrite it")
+        raise SimNetsError(f"{target} exists; choose another name, or overwrite=True (--overwrite)")
     if not target.parent.is_dir():
         raise SimNetsError(f"the folder {target.parent} does not exist; make it first")
