@@ -2,15 +2,15 @@
 
 Convolutions run on 8-bit activations and 7-bit weights, with a scale for each output channel. The eighth bit
 of the weights is left out because processors without a dot product of bytes add pairs of products in 16 bits,
-where weights of full range overflow: a two-layer SimNet fell from 65 % to 11 % that way.
+where weights of full range overflow, which leaves little of a network.
 
 What is exponentiated stays float: the last similarity, where half a step of error becomes a factor of
-exp(β·s) (quantised too, the same network lost 3.4 points), and after it the classification MEX and global
+exp(β·s), and after it the classification MEX and global
 pooling, which are hardly any work. So does every square y·y, between a layer's 8-bit y and the next
 convolution's 8-bit y².
 
 Ranges are the 0.05 and 99.95 percentiles of what is seen: similarities have long tails, and with the farthest
-of them in range too few steps are left for the rest (0.7 points lost, against 0.1 to 0.3).
+of them in range too few steps are left for the rest. How these were chosen: docs/decisions/0006-inference.md.
 """
 
 from __future__ import annotations
