@@ -200,13 +200,11 @@ def structure() -> None:
             dimension, components = layer.dimension_choice, layer.component_choice
             assert dimension is not None
             assert components is not None
-            votes = {**dimension.votes, **components.votes}
-            cells += [layer.whitened, layer.templates, ", ".join(f"{k} {v}" for k, v in votes.items())]
+            for number, votes in ((layer.whitened, dimension.votes), (layer.templates, components.votes)):
+                cells.append(f"{number}: " + ", ".join(f"{k} {v}" for k, v in votes.items()))
         rows.append([*cells, f"{time.thread_time() - start:.0f}"])
         print(rows[-1], flush=True)
-    table(
-        "channels chosen from CIFAR-10", ("seed", "d1", "n1", "votes", "d2", "n2", "votes", "seconds"), rows
-    )
+    table("channels chosen from CIFAR-10", ("seed", "d, layer 1", "n", "d, layer 2", "n", "seconds"), rows)
 
 
 STARTS: dict[str, PretrainConfig | None] = {

@@ -163,10 +163,9 @@ def select_components(
     then those between the best and its neighbours.
 
     criterion:
-        "nec": the least normalised entropy, E(K)/(L(K) − L(1)), with NEC(1) = 1; of those within 0.001 of
+        "nec": the least normalised entropy, E(K)/(L(K) − L(1)), with NEC(1) = 1; of those within 1e-4 of
             it, the largest: where clusters lie far apart, any union of them has no entropy either.
-        "bic": the least Bayesian information criterion; of the numbers whose BIC is within 1 % of all that
-            is gained over one component, the smallest: the curve is flat, and templates cost run-time.
+        "bic": the least Bayesian information criterion.
         "auto": "nec", but "bic" where that asks for more than twice as many. Then the components are not
             clusters which entropy could count (on patches of natural images NEC sees two, flat and
             textured) but parts of a density.
@@ -204,11 +203,10 @@ def select_components(
 
     def nec_vote() -> int:
         least = min(nec for nec, _ in found.values())
-        return max(k for k, (nec, _) in found.items() if nec <= least + 1e-3)
+        return max(k for k, (nec, _) in found.items() if nec <= least + 1e-4)
 
     def bic_vote() -> int:
-        least = min(bic for _, bic in found.values())
-        return min(k for k, (_, bic) in found.items() if bic <= least + 0.01 * (found[1][1] - least))
+        return min(found, key=lambda k: found[k][1])
 
     largest = min(most, len(data))
     for k in _grid(largest):
