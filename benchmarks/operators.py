@@ -1,8 +1,8 @@
 """The similarity operator beside what it is compared with: `python benchmarks/operators.py`, half a minute.
 
-One thread, float32, N = 8192 rows, d = n = 64, weights given. Everything is timed in turns in one run (time
-of this thread, median over the rounds) and compared as ratios: of the term rate of `y @ z.T`, a term being
-one of the N·n·d products or powers; of torch.cdist; of the broadcast formula; of the forward pass alone.
+One thread, float32, N = 8192 rows, d = n = 64, weights given. Everything is timed in turns in one run and
+compared as ratios: of the term rate of `y @ z.T`, a term being one of the N·n·d products or powers; of
+torch.cdist; of the broadcast formula; of the forward pass alone.
 MEX is measured by `benchmarks/mex.py`.
 """
 
@@ -24,7 +24,7 @@ ROUNDS, CALLS, SLOW_ROUNDS = 12, 4, 3
 
 
 def interleaved(candidates: dict[str, Callable[[], object]], rounds: int, calls: int) -> dict[str, float]:
-    """Median seconds of each candidate, which take turns; the first round warms up.
+    """Median seconds of this thread for each candidate, which take turns; the first round warms up.
 
     A turn is a few calls, so that none pays for the memory that another one has given back.
     """

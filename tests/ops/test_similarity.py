@@ -361,10 +361,11 @@ def test_fused_is_the_formula_for_anything(
 
 def test_auto_takes_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     use_engine("compiled", monkeypatch)
-    x, z, u = example(dtype=torch.float32)
+    x, z, u = example(dtype=torch.float32, n=33)
     many = example(n=65, dtype=torch.float32)
     assert _fastest(x, z, u) == "fused"
     assert _fastest(x, z, None) == "expanded"
+    assert _fastest(x, z[:32], None) == "fused"
     assert _fastest(*many) == "expanded"
     monkeypatch.setenv("SIMNETS_NO_COMPILER", "1")
     assert _fastest(x, z, u) == "expanded"

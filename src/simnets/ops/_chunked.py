@@ -39,9 +39,8 @@ def backward(
     need_zu: bool,
     need_p: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x, z, u and p (a float64 scalar); those that are not needed are zero."""
-    by_x, by_z, by_u = torch.zeros_like(x), torch.zeros_like(z), torch.zeros_like(z)
-    by_p = torch.zeros((), dtype=torch.float64, device=x.device)
+    """Gradients of x, z, u and p; those that are not needed are zero."""
+    by_x, by_z, by_u, by_p = torch.zeros_like(x), torch.zeros_like(z), torch.zeros_like(z), x.new_zeros(())
     tiny = torch.finfo(x.dtype).tiny
     for rows, templates in _blocks(x, z):
         difference = _difference(x[rows], z[templates], omit_nan)
@@ -54,7 +53,7 @@ def backward(
                 by_u[templates] -= (value * upstream).sum(0)
             if need_p:
                 # xlogy: |0|^p·log|0| counts as 0
-                by_p -= (torch.xlogy(value, distance).mul_(weights) * upstream).sum(dtype=torch.float64)
+                by_p -= torch.xlogy(value, distance).mul_(weights).mul_(upstream).sum()
         if need_x or need_zu:
             # sign(0) = 0 makes the slope at zero distance 0; the clamp keeps 0^(p−1) from being ∞ there.
             slope = distance.clamp_min_(tiny).pow_(p - 1).mul_(difference.sign_()).mul_(upstream)

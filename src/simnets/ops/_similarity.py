@@ -11,13 +11,15 @@ from simnets.errors import SimNetsError
 from simnets.ops import _expanded, reference
 from simnets.ops._broadcast import broadcast
 from simnets.ops._compiler import is_available
+from simnets.ops._eager import values_are_at_hand
 from simnets.ops._lp_kernel import lp_similarity
 
 KINDS = ("lp", "linear")
 METHODS = ("auto", "reference", "expanded", "fused")
 NAN_POLICIES = ("propagate", "omit")
-# So many templates make a matrix product busy enough to pay for the passes over memory around it.
-MANY_TEMPLATES = 64
+# Up to so many templates, matrix products are not busy enough to pay for the passes over memory around them.
+# Without weights there is one product less.
+FEW_TEMPLATES, FEW_WITHOUT_WEIGHTS = 64, 32
 
 
 def similarity(
@@ -48,8 +50,8 @@ def similarity(
             coordinate gives NaN where the formula has −∞.
             "fused" serves every p with no such intermediate, forward or backward, and with no cancellation:
             a compiled kernel on the CPU, blocks of plain PyTorch elsewhere.
-            "auto" takes the fastest: "expanded" for the linear form and for a p = 2 that is not learned, save
-            with weights and at most 64 templates on a CPU that has the kernel; "fused" for all else.
+            "auto" takes the fastest: "expanded" for the linear form and for p = 2 that is not learned, unless
+            the templates are few (64; 32 without weights) and the kernel is there; "fused" for all else.
         nan_policy: with "omit" a NaN coordinate of x is left out of the sum, and its gradient is 0.
 
     Returns:
@@ -139,7 +141,7 @@ def _check_tensors(x: Tensor, templates: Tensor, weights: Tensor | None) -> None
             )
     if (
         weights is not None
-        and _values_are_at_hand(weights)
+        and values_are_at_hand(weights)
         and weights.numel()
         and bool((least := weights.min()) < 0)
     ):
@@ -155,7 +157,7 @@ def _checked_order(p: float | Tensor) -> float | Tensor:
                 f"got a tensor of {p.dtype} with shape {tuple(p.shape)}"
             )
         p = p.reshape(())
-        if not _values_are_at_hand(p):
+        if not values_are_at_hand(p):
             return p
         value = p.item()
     else:
@@ -172,17 +174,12 @@ def _is_two(p: float | Tensor) -> bool:
     """Whether p is 2 and stays 2. While a graph is captured, only a number can be known to."""
     if not isinstance(p, Tensor):
         return p == 2
-    return not p.requires_grad and _values_are_at_hand(p) and p.item() == 2
+    return not p.requires_grad and values_are_at_hand(p) and p.item() == 2
 
 
 def _fastest(x: Tensor, templates: Tensor, weights: Tensor | None) -> str:
     """For p = 2. The kernel saves passes over x, matrix products save arithmetic."""
-    in_passes = weights is not None and templates.shape[0] <= MANY_TEMPLATES
-    if in_passes and _values_are_at_hand(x) and is_available(x.dtype):
+    few = templates.shape[0] <= (FEW_WITHOUT_WEIGHTS if weights is None else FEW_TEMPLATES)
+    if few and values_are_at_hand(x) and is_available(x.dtype):
         return "fused"
     return "expanded"
-
-
-def _values_are_at_hand(tensor: Tensor) -> bool:
-    """Whether a value can be read now: not while a graph is captured, nor where reading means waiting."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -245,35 +245,35 @@ INLINE void power(const vec difference[GROUP], const order o, const power_table 
  * its factor p, and 0 at difference 0; log2_a = log2|difference| (general p only).
  * `t` was prepared for q = p if p < 1, and for q = p - 1 if p > 1: of the two powers, the one that overflows
  * or underflows last. */
-INLINE void term(const vec difference[GROUP], const vec grad[GROUP], const int rows, const order o,
+INLINE void term(const vec difference[GROUP], const vec grad[GROUP], const int count, const order o,
                  const power_table *t, vec value[GROUP], vec slope[GROUP], vec log2_a[GROUP]) {
     vec a[GROUP], exponent[GROUP], fraction[GROUP];
-    EACH(rows) a[g] = magnitude(difference[g]);
+    EACH(count) a[g] = magnitude(difference[g]);
     switch (o) {
     case HALF:
-        EACH(rows) value[g] = root(a[g]);
-        EACH(rows) slope[g] = where(difference[g] != 0, times_sign(1 / value[g], difference[g]));
+        EACH(count) value[g] = root(a[g]);
+        EACH(count) slope[g] = where(difference[g] != 0, times_sign(1 / value[g], difference[g]));
         break;
     case ONE:
-        EACH(rows) value[g] = grad[g] * a[g];
-        EACH(rows) slope[g] = where(difference[g] != 0, times_sign(grad[g], difference[g]));
+        EACH(count) value[g] = grad[g] * a[g];
+        EACH(count) slope[g] = where(difference[g] != 0, times_sign(grad[g], difference[g]));
         return;
     case THREE_HALVES:
-        EACH(rows) slope[g] = root(a[g]);
-        EACH(rows) value[g] = a[g] * slope[g];
-        EACH(rows) slope[g] = times_sign(slope[g], difference[g]);
+        EACH(count) slope[g] = root(a[g]);
+        EACH(count) value[g] = a[g] * slope[g];
+        EACH(count) slope[g] = times_sign(slope[g], difference[g]);
         break;
     case TWO:
-        EACH(rows) slope[g] = difference[g];
-        EACH(rows) value[g] = difference[g] * difference[g];
+        EACH(count) slope[g] = difference[g];
+        EACH(count) value[g] = difference[g] * difference[g];
         break;
     case THREE:
-        EACH(rows) slope[g] = a[g] * difference[g];
-        EACH(rows) value[g] = difference[g] * difference[g] * a[g];
+        EACH(count) slope[g] = a[g] * difference[g];
+        EACH(count) value[g] = difference[g] * difference[g] * a[g];
         break;
     case FOUR:
-        EACH(rows) slope[g] = square(difference[g]) * difference[g];
-        EACH(rows) value[g] = square(square(difference[g]));
+        EACH(count) slope[g] = square(difference[g]) * difference[g];
+        EACH(count) value[g] = square(square(difference[g]));
         break;
     case BELOW_ONE:
     case ABOVE_ONE:
@@ -292,8 +292,8 @@ INLINE void term(const vec difference[GROUP], const vec grad[GROUP], const int r
         }
         EACH(GROUP) slope[g] = times_sign(slope[g], difference[g]);
     }
-    EACH(rows) value[g] *= grad[g];
-    EACH(rows) slope[g] *= grad[g];
+    EACH(count) value[g] *= grad[g];
+    EACH(count) slope[g] *= grad[g];
 }
 
 /* ---- forward -------------------------------------------------------------------------------------- */
@@ -388,28 +388,29 @@ typedef struct {
 } backward_job;
 
 /* `rows` rows against n templates in LANES coordinates: adds to the cells and to *by_p; by_x receives
- * sum_l grad * u * slope. `known` is zero where a coordinate is left out, and so is all that it adds. */
+ * sum_l grad * u * slope. `known` is zero where a coordinate is left out, and so is all that it adds.
+ * `plain` promises the usual case: all is known, and the gradients of x, z and u, not of p, are wanted. */
 INLINE void backward_rows(const backward_job *j, const vec x[GROUP], const mask known[GROUP],
                           const real *const grad[GROUP], cell *cells, vec by_x[GROUP], vec *by_p,
-                          const int rows, const order o) {
-    const int need_x = j->by_x != NULL, need_zu = j->by_z != NULL, need_p = j->by_p != NULL;
+                          const int rows, const order o, const int plain) {
+    const int need_x = plain || j->by_x, need_zu = plain || j->by_z, need_p = !plain && j->by_p;
+    const int general = o == BELOW_ONE || o == ABOVE_ONE, step = general ? GROUP : 1;
     const power_table *const table = j->table;
     vec sum_x[GROUP] = {{0}}, sum_p = {0};
     for (cell *c = cells, *end = cells + j->n; c < end; c++) {
         const int64_t l = c - cells;
         const vec z = c->z, u = c->u;
-        vec difference[GROUP], upstream[GROUP], value[GROUP], slope[GROUP], log2_a[GROUP];
-        EACH(rows) difference[g] = where(known[g], x[g] - z), upstream[g] = splat(grad[g][l]);
-        term(difference, upstream, rows, o, table, value, slope, log2_a);
-        if (need_x) EACH(rows) sum_x[g] += slope[g] * u;
-        if (need_zu) {
-            vec by_z = c->by_z, by_u = c->by_u;
-            EACH(rows) by_z += slope[g];
-            EACH(rows) by_u += value[g];
-            c->by_z = by_z;
-            c->by_u = by_u;
+        vec by_z = c->by_z, by_u = c->by_u;
+        _Pragma("GCC unroll 4") for (int r = 0; r < rows; r += step) {
+            vec difference[GROUP], upstream[GROUP], value[GROUP], slope[GROUP], log2_a[GROUP];
+            EACH(step) difference[g] = plain ? x[r + g] - z : where(known[r + g], x[r + g] - z);
+            EACH(step) upstream[g] = splat(grad[r + g][l]);
+            term(difference, upstream, step, o, table, value, slope, log2_a);
+            if (need_x) EACH(step) sum_x[r + g] += slope[g] * u;
+            if (need_zu) EACH(step) by_z += slope[g], by_u += value[g];
+            if (need_p && general) EACH(step) sum_p += value[g] * (u * log2_a[g]);
         }
-        if (need_p && (o == BELOW_ONE || o == ABOVE_ONE)) EACH(rows) sum_p += value[g] * (u * log2_a[g]);
+        if (need_zu) c->by_z = by_z, c->by_u = by_u;
     }
     EACH(rows) by_x[g] = sum_x[g];
     *by_p += sum_p;
@@ -417,8 +418,9 @@ INLINE void backward_rows(const backward_job *j, const vec x[GROUP], const mask 
 
 /* Coordinates [i, i + LANES) of rows [row, row + BLOCK). */
 INLINE void backward_block(const backward_job *j, cell *cells, int64_t i, int64_t row, const order o) {
-    /* The simple orders need their registers for the sums more than they need company. */
-    const int rows = o == BELOW_ONE || o == ABOVE_ONE ? GROUP : GROUP / 2;
+    /* The simple orders go one by one, and need their registers for the sums. */
+    const int general = o == BELOW_ONE || o == ABOVE_ONE, rows = general ? GROUP : GROUP / 2;
+    const int usual = !general && j->by_x && j->by_z && !j->by_p && !j->omit_nan;
     const int64_t n = j->n, d = j->d, end = j->rows - row < BLOCK ? j->rows : row + BLOCK;
     const int lanes = d - i < LANES ? (int)(d - i) : LANES;
     vec by_p = {0};
@@ -432,7 +434,8 @@ INLINE void backward_block(const backward_job *j, cell *cells, int64_t i, int64_
             x[r] = load(j->x + (row + r) * d + i, lanes, 1); /* 1 from the padding of z: not a rare case */
             known[r] = j->omit_nan ? x[r] == x[r] : ~(mask){0};
         }
-        backward_rows(j, x, known, grad, cells, by_x, &by_p, rows, o);
+        if (usual && live == rows) backward_rows(j, x, known, grad, cells, by_x, &by_p, rows, o, 1);
+        else backward_rows(j, x, known, grad, cells, by_x, &by_p, rows, o, 0);
         if (j->by_x)
             for (int r = 0; r < live; r++) store(j->by_x + (row + r) * d + i, by_x[r] * (real)-j->p, lanes);
     }
