@@ -447,6 +447,84 @@ def benchmark(
             write_whole(out / "benchmark.png", report.plot())
 
 
+def reproduce(
+    what: Positional[
+        Literal["two-layer", "compact", "ablation", "single-layer", "three-layer", "all", "report"]
+    ],
+    epochs: Annotated[int | None, arg(metavar="N")] = None,
+    seeds: Annotated[int | None, arg(metavar="N")] = None,
+    datasets: Annotated[list[str] | None, arg(metavar="NAME")] = None,
+    networks: Annotated[list[str] | None, arg(metavar="NAME")] = None,
+    budget_hours: Annotated[float | None, arg(metavar="HOURS")] = None,
+    results: Annotated[Path, arg(metavar="DIR")] = Path("results"),
+    runs: Annotated[Path, arg(metavar="DIR")] = Path("runs"),
+    device: Device = "auto",
+    threads: Annotated[int, arg(metavar="N")] = 0,
+    ship: bool = False,
+) -> None:
+    """Run an experiment of the paper (section 6), or report what the experiments gave.
+
+    Stopped or killed, the same command goes on where it was: network by network, epoch by epoch.
+
+    Example: simnets reproduce two-layer --datasets cifar10 --seeds 3 --budget-hours 6
+
+    Example: simnets reproduce report
+
+    Args:
+        what: An experiment, all of them, or the report on the results that are there.
+        epochs: Passes over the training images, instead of the experiment's own number.
+        seeds: How many seeds each network is trained with, instead of the experiment's own number.
+        datasets: Only these data sets.
+        networks: Only these networks.
+        budget_hours: Stop after this time, saved, to go on later.
+        results: Where a JSON file an experiment, the tables and the figures are kept.
+        runs: Where each training has its folder.
+        device: Where to train.
+        threads: CPU threads; 0 leaves it to torch.
+        ship: With `report`: also copy the final weights into the package, with a model card each.
+    """
+    import time
+
+    from simnets import experiments
+    from simnets.training.display import display_for
+
+    console = _console()
+    if ship and what != "report":
+        raise SimNetsError("--ship goes with `simnets reproduce report`")
+    if what == "report":
+        if ship:
+            names = experiments.ship(results, runs)
+            console.print(f"weights in the package: {', '.join(names)}", highlight=False)
+        readme = Path("README.md")
+        for path in experiments.report(results, readme if _has_results(readme) else None):
+            console.print(str(path), highlight=False, soft_wrap=True)
+        return
+    if budget_hours is not None and not budget_hours > 0:
+        raise SimNetsError(f"budget_hours is {budget_hours}; expected a positive number")
+    deadline = None if budget_hours is None else time.monotonic() + 3600 * budget_hours
+    for experiment in experiments.EXPERIMENTS.values():
+        if what in ("all", experiment.name):
+            trials = experiments.trials_of(
+                experiment, epochs=epochs, seeds=seeds, datasets=datasets, networks=networks
+            )
+            done = experiments.run(
+                experiment,
+                trials,
+                results=results,
+                runs=runs,
+                deadline=deadline,
+                device=device,
+                threads=threads,
+                display=lambda: display_for(console),
+            )
+            if not done:
+                return
+
+
+def _has_results(readme: Path) -> bool:
+    return readme.is_file() and "<!-- results: begin" in readme.read_text()
+
+
 def data_fetch(name: Positional[str], root: Path | None = None) -> None:
     """Download an official data set; goes on where it broke off.
 
@@ -511,6 +589,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "models": models,
     "export": export,
     "benchmark": benchmark,
+    "reproduce": reproduce,
     "data fetch": data_fetch,
     "data check": data_check,
 }

@@ -32,7 +32,9 @@ class PretrainConfig:
     offsets: set b_l = c_l where there is a bias or a succeeding MEX.
     offset_noise: standard deviation of what is added to the offsets of a MEX, whose outputs would otherwise
         be the same, and give the layers below no gradient.
-    iterations: of EM, at most.
+    iterations: of EM, at most; 0 keeps the k-means clusters that EM starts from. EM explains heavy-tailed
+        patches by components that lie close together and differ in scale. Where the weights are pooled these
+        are alike, and a network starts from few distinct templates (docs/training_notes.md).
     tolerance: a gain in mean log-likelihood below which EM stops; it is an error if EM does not get there.
         None stops at 1e-3 and accepts what `iterations` reach.
     stochastic: stochastic ICA and EM, mini-batches of `batch_rows` patches, instead of full-batch ones.
@@ -66,7 +68,7 @@ class PretrainConfig:
             ("patches", 1),
             ("max_bytes", 1),
             ("batch_size", 1),
-            ("iterations", 1),
+            ("iterations", 0),
             ("batch_rows", 1),
         ):
             if getattr(self, name) < least:

@@ -26,6 +26,7 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
     """P(y) = Σ_l λ_l Π_t β/(2·α_lt·Γ(1/β)) · exp(−(|y_t − μ_lt|/α_lt)^β), fitted by EM.
 
     shape: β, or None to estimate it by maximum likelihood between 0.2 and 20.
+    max_iter: rounds of EM, at most; 0 keeps the start from k-means, whose components share one scale.
     n_init: starts, of which the one with the largest likelihood is kept.
     scale_floor: no scale falls below this share of the coordinate's standard deviation.
     min_usage: a component with less than this share of a fair weight, 1/n, is dead. It is placed anew among
@@ -217,7 +218,7 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
             raise SimNetsError(f"n_components={self.n_components!r}; expected a whole number ≥ 1")
         if self.shape is not None and not 0 < self.shape < math.inf:
             raise SimNetsError(f"shape={self.shape}; expected a number > 0, or None to estimate it")
-        for name, least in (("max_iter", 1), ("n_init", 1), ("tol", 0), ("scale_floor", 0), ("min_usage", 0)):
+        for name, least in (("max_iter", 0), ("n_init", 1), ("tol", 0), ("scale_floor", 0), ("min_usage", 0)):
             if not getattr(self, name) >= least:
                 raise SimNetsError(f"{name}={getattr(self, name)}; expected a number ≥ {least}")
 

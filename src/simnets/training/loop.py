@@ -43,7 +43,7 @@ _LOOK_EVERY = 20
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """A signal asked the run to stop; it finished its step and saved."""
+    """A signal asked the run to stop, or its time was up (signum 0); it finished its step and saved."""
 
     def __init__(self, signum: int, step: int) -> None:
         super().__init__(f"stopped after step {step}")
@@ -74,12 +74,14 @@ def fit(
     compile: bool = False,
     checkpoints: Checkpoints | None = None,
     checkpoint_minutes: float = 5.0,
+    deadline: float | None = None,
     display: Display | None = None,
     on_epoch: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> Outcome:
     """Prepare `model`, train it in place and fold it into the paper's parameters.
 
-    With `checkpoints`, go on from the last one if there is one. `on_epoch` gets the records of all epochs
+    With `checkpoints`, go on from the last one if there is one. At `deadline` (of time.monotonic()) save and
+    raise TrainingInterrupted with signum 0. `on_epoch` gets the records of all epochs
     so far, after each.
     """
     world = world or World(device=next(model.parameters()).device)
@@ -98,6 +100,7 @@ def fit(
         model.load_state_dict(_part(found.tensors, "model"))
     loop = _Loop(model, training, validation, recipe, seed, world, amp, compile, outcome, display)
     loop.checkpoints, loop.checkpoint_seconds = checkpoints, 60 * checkpoint_minutes
+    loop.deadline = math.inf if deadline is None else deadline
     loop.on_epoch = on_epoch
     if found is None:
         loop.save()
@@ -186,6 +189,7 @@ class _Loop:
         self.sums = [0.0, 0.0, 0.0, 0.0]  # of this epoch: the three, and the number of steps
         self.checkpoints: Checkpoints | None = None
         self.checkpoint_seconds = math.inf
+        self.deadline = math.inf
         self.on_epoch: Callable[[list[dict[str, Any]]], None] | None = None
         self.signum: int | None = None
         self.begin()
@@ -215,11 +219,12 @@ class _Loop:
                 self._end_epoch()
             if look:
                 due = time.monotonic() - self.saved >= self.checkpoint_seconds
-                stop, due = self.world.any([self.signum is not None, due])
+                late = time.monotonic() >= self.deadline
+                stop, due = self.world.any([self.signum is not None or late, due])
                 if stop or due or at_end:
                     self.save()
                 if stop and self.step < self.steps:
-                    raise TrainingInterrupted(self.signum or signal.SIGTERM, self.step)
+                    raise TrainingInterrupted(self.signum or (0 if late else signal.SIGTERM), self.step)
 
     def _advance(self, look: bool) -> bool:
         """One step of the optimiser; False if the run had to go back to its last checkpoint instead."""

@@ -41,6 +41,7 @@ def prepare(
     outcome = None
     if recipe.pretrain:
         options: dict[str, Any] = {"whitening": recipe.whitening, "precondition": recipe.precondition}
+        options["iterations"] = recipe.em
         if recipe.perplexity:
             config = PretrainConfig(**options, perplexity=recipe.perplexity, seed=seed)
         else:

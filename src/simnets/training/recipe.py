@@ -23,7 +23,7 @@ def _require(condition: bool, name: str, given: object, expected: str) -> None:
 
 _NOT_NEGATIVE = (
     *("validation", "weight_decay", "clip", "shift", "cutout", "noise"),
-    *("template_lr", "weight_lr", "offset_lr", "perplexity"),
+    *("template_lr", "weight_lr", "offset_lr", "perplexity", "em"),
 )
 
 
@@ -86,6 +86,8 @@ class Recipe:
     """Start the similarity layers from the statistics of unlabelled patches (section 5)."""
     whitening: Literal["ica", "pca", "zca"] = "ica"
     """How pre-training starts the filters W."""
+    em: int = 0
+    """Rounds of EM in pre-training, at most; 0 keeps the k-means clusters that EM starts from."""
     precondition: bool = True
     """Learn the filters in whitened coordinates, W = V·A with A fixed; folded into W at the end."""
     project: bool = True
@@ -144,6 +146,7 @@ RECIPES: dict[str, Recipe] = {
         template_lr=1.0,
         weight_lr=1.0,
         offset_lr=1.0,
+        em=30,
         precondition=False,
         project=False,
         label_start=False,

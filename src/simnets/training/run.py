@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,6 +62,7 @@ def train(
     seed: int = 0,
     *,
     test: ImageDataset | None = None,
+    options: Mapping[str, Any] | None = None,
     device: str = "auto",
     amp: str | None = None,
     compile: bool = False,
@@ -70,6 +71,7 @@ def train(
     tensorboard: bool = False,
     image_size: int | None = None,
     data_root: str | Path | None = None,
+    deadline: float | None = None,
     display: Display | None = None,
 ) -> Run:
     """Pre-train, train and evaluate a network, and leave everything about it in the folder `out`.
@@ -77,8 +79,10 @@ def train(
     model: a name of the registry, a weights file to start from, a network, or None for one that fits `data`.
     data: a name or path for `load_dataset`, or a data set together with `test`.
     recipe: "fast", "paper" or a Recipe.
+    options: fields of the named network's specification that are changed, such as {"p": 1.0}.
     device: "auto", "cpu", "cuda" or "mps". amp: None or "bf16".
     threads: 0 takes one for very small networks, and otherwise as many as torch does.
+    deadline: of time.monotonic(); then the run saves and stops with TrainingInterrupted, signum 0.
 
     Called again with the same arguments it goes on after the last checkpoint; weights come out bit by bit
     as if it had never stopped (on the same machine, with the same number of threads).
@@ -95,7 +99,8 @@ def train(
     training, testing = _load(data, test, data_root, image_size)
     name = training.name if isinstance(data, ImageDataset) else data
     recipe = recipe_for(recipe, name, trained=is_weights_file(model))
-    network, origin = _network(model if model is not None else default_model(data), training, recipe, seed)
+    chosen_model = model if model is not None else default_model(data)
+    network, origin = _network(chosen_model, training, recipe, seed, dict(options or {}))
     rest, validation = _split(training, recipe)
     config = {
         "simnets": simnets.__version__,
@@ -129,6 +134,7 @@ def train(
                 compile=compile,
                 checkpoints=folder.checkpoints,
                 checkpoint_minutes=checkpoint_minutes,
+                deadline=deadline,
                 display=display if world.main else None,
                 on_epoch=_recorder(folder, log) if world.main else None,
             )
@@ -160,18 +166,26 @@ def _load(
 
 
 def _network(
-    model: str | Path | ImageClassifier, training: ImageDataset, recipe: Recipe, seed: int
+    model: str | Path | ImageClassifier,
+    training: ImageDataset,
+    recipe: Recipe,
+    seed: int,
+    options: dict[str, Any],
 ) -> tuple[ImageClassifier, str]:
     """The network, and where it comes from: a name, or the checksum of its weights."""
     if isinstance(model, str) and not is_weights_file(model):
         torch.manual_seed(seed_for(seed, "model"))
-        overrides: dict[str, Any] = {"input_shape": training.shape}
+        overrides: dict[str, Any] = {"input_shape": training.shape} | options
         if recipe.noise and model.startswith("simnet"):
             overrides["noise"] = recipe.noise
         network = create_model(model, len(training.classes), **overrides)
         network.classes = training.classes
         network.set_pixel_statistics(*pixel_statistics(training.images))
         return network, model
+    if options:
+        raise SimNetsError(
+            f"options {', '.join(options)}: a network that exists keeps its specification; give its name"
+        )
     network = model if isinstance(model, ImageClassifier) else load(model)
     require_same_classes(network, training)
     digest = hashlib.sha256()

@@ -1,0 +1,24 @@
+"""What the paper leaves out: pre-training against a random start, and ℓ1, ℓ2 and learned p, for `simnet2`.
+
+A short schedule; what came out is in results/ablation.json and, as a table, in results/README.md.
+"""
+
+from __future__ import annotations
+
+from simnets.experiments.trial import Experiment, Trial
+
+_EPOCHS = 16
+
+EXPERIMENT = Experiment(
+    name="ablation",
+    title="Start and order of the similarity, `simnet2`, short schedule",
+    trials=(
+        Trial("simnet2", epochs=_EPOCHS),
+        Trial("simnet2", epochs=_EPOCHS, variant="random", changes={"pretrain": False, "label_start": False}),
+        Trial("simnet2", epochs=_EPOCHS, variant="no-labels", changes={"label_start": False}),
+        Trial("simnet2", epochs=_EPOCHS, variant="l1", options={"p": 1.0}),
+        Trial("simnet2", epochs=_EPOCHS, variant="learned-p", options={"p_mode": "learned"}),
+    ),
+    paper={},
+    seeds=1,
+)

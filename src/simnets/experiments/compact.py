@@ -1,0 +1,15 @@
+"""Section 6.4, end: the three-layer SimNet and Network in Network, both with 10 channels.
+
+What came out is in results/compact.json and, as a table, in results/README.md.
+"""
+
+from __future__ import annotations
+
+from simnets.experiments.trial import Experiment, Trial
+
+EXPERIMENT = Experiment(
+    name="compact",
+    title="Compact networks of 5 K parameters and 3.5 M operations (section 6.4)",
+    trials=(Trial("simnet3_compact"), Trial("nin_compact")),
+    paper={("simnet3_compact", "", "cifar10"): 76.8, ("nin_compact", "", "cifar10"): 72.3},
+)

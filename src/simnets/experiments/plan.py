@@ -1,0 +1,46 @@
+"""All experiments, and which of their trials are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simnets.errors import SimNetsError
+from simnets.experiments import ablation, compact, single_layer, three_layer, two_layer
+from simnets.experiments.trial import Experiment, Trial
+
+# In the order in which `all` runs them.
+EXPERIMENTS: dict[str, Experiment] = {
+    room.EXPERIMENT.name: room.EXPERIMENT
+    for room in (two_layer, compact, ablation, single_layer, three_layer)
+}
+
+
+def trials_of(
+    experiment: Experiment,
+    *,
+    epochs: int | None = None,
+    seeds: int | None = None,
+    datasets: Sequence[str] | None = None,
+    networks: Sequence[str] | None = None,
+) -> list[Trial]:
+    """The trials in order: seed 0 of all first, then seed 1 of all, and so on."""
+    for name, asked, known in (
+        ("datasets", datasets, {trial.data for trial in experiment.trials}),
+        ("networks", networks, {trial.network for trial in experiment.trials}),
+    ):
+        if unknown := sorted(set(asked or ()) - known):
+            raise SimNetsError(
+                f"{name}: {unknown[0]} is not in experiment {experiment.name}; it has "
+                f"{', '.join(sorted(known))}"
+            )
+    for name, value in (("epochs", epochs), ("seeds", seeds)):
+        if value is not None and value < 1:
+            raise SimNetsError(f"{name} is {value}; expected a whole number of at least 1")
+    chosen = [
+        trial if epochs is None else replace(trial, epochs=epochs)
+        for trial in experiment.trials
+        if (not datasets or trial.data in datasets) and (not networks or trial.network in networks)
+    ]
+    count = experiment.seeds if seeds is None else seeds
+    return [trial.with_seed(seed) for seed in range(count) for trial in chosen]

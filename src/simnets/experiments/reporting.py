@@ -1,0 +1,293 @@
+"""The committed JSON turned into results/README.md, figures, and the table of the project's README."""
+
+from __future__ import annotations
+
+import io
+import json
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from simnets.errors import SimNetsError
+from simnets.experiments.plan import EXPERIMENTS
+from simnets.experiments.results import Record, read_results
+from simnets.experiments.trial import Experiment
+from simnets.training.files import write_whole
+
+_BEGIN, _END = "<!-- results: begin, made by `simnets reproduce report` -->", "<!-- results: end -->"
+_COLOURS = {"simnet": "#0b6e4f", "other": "#b3541e"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """All seeds of one trial together; accuracies in percent."""
+
+    experiment: Experiment
+    network: str
+    variant: str
+    data: str
+    epochs: int
+    accuracies: tuple[float, ...]
+    train_accuracy: float
+    parameters: int
+    flops: int
+    hours: float
+    loss_curve: tuple[float, ...]
+
+    @property
+    def accuracy(self) -> float:
+        """Mean over seeds."""
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def label(self) -> str:
+        """The network, and what was changed about it."""
+        return f"`{self.network}`" + (f", {self.variant}" if self.variant else "")
+
+    @property
+    def measured(self) -> str:
+        """Mean ± standard deviation over seeds."""
+        if len(self.accuracies) == 1:
+            return f"{self.accuracy:.2f}"
+        return f"{self.accuracy:.2f} ± {statistics.stdev(self.accuracies):.2f}"
+
+    @property
+    def paper(self) -> float | None:
+        """What the paper states for it."""
+        return self.experiment.paper.get((self.network, self.variant, self.data))
+
+
+def rows_of(experiment: Experiment, folder: Path) -> list[Row]:
+    """A row for each network, variant, data set and schedule, in the order of the experiment's trials."""
+    groups: dict[tuple[str, str, str, int], list[Record]] = {}
+    for record in read_results(folder, experiment.name):
+        key = (record["network"], record["variant"], record["data"], record["epochs"])
+        groups.setdefault(key, []).append(record)
+    order = [(trial.data, trial.network, trial.variant) for trial in experiment.trials]
+    datasets = list(dict.fromkeys(data for data, _, _ in order))
+
+    def place(key: tuple[str, str, str, int]) -> tuple[int, int, int]:
+        network, variant, data, epochs = key
+        known = (data, network, variant) in order
+        return (
+            datasets.index(data) if data in datasets else len(datasets),
+            -epochs,
+            order.index((data, network, variant)) if known else len(order),
+        )
+
+    rows = []
+    for key in sorted(groups, key=place):
+        records = groups[key]
+        rows.append(
+            Row(
+                experiment,
+                *key,
+                accuracies=tuple(100 * record["test"]["accuracy"] for record in records),
+                train_accuracy=100 * statistics.fmean(record["train_accuracy"] for record in records),
+                parameters=records[0]["parameters"],
+                flops=records[0]["flops"],
+                hours=sum(record["seconds"] for record in records) / 3600,
+                loss_curve=tuple(line["loss"] for line in records[0]["curve"]),
+            )
+        )
+    return rows
+
+
+def report(folder: Path = Path("results"), readme: Path | None = None) -> list[Path]:
+    """Write everything that follows from the JSON files in `folder`; the paths of what was written.
+
+    readme: a file with the markers of the results' table, which is then brought up to date.
+    """
+    rows = {name: rows_of(experiment, folder) for name, experiment in EXPERIMENTS.items()}
+    finished = [row for some in rows.values() for row in some]
+    if not finished:
+        raise SimNetsError(f"{folder} has no results; run `simnets reproduce two-layer` first")
+    figures = {"accuracy_flops.png": _accuracy_against_operations(finished), "curves.png": _curves(finished)}
+    if rows["single-layer"]:
+        figures["single_layer.png"] = _single_layer(rows["single-layer"])
+    written = []
+    for name, figure in figures.items():
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+        write_whole(folder / name, buffer.getvalue())
+        written.append(folder / name)
+    write_whole(folder / "README.md", page(rows, list(figures), _comparisons(folder)))
+    written.append(folder / "README.md")
+    if readme is not None:
+        write_whole(readme, with_table(readme.read_text(), finished))
+        written.append(readme)
+    return written
+
+
+# -- text ------------------------------------------------------------------------------------------------
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Rows as Markdown."""
+    lines = [
+        "| data | network | epochs | seeds | test accuracy % | paper % | training % | parameters "
+        "| M operations | hours |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        paper = "" if row.paper is None else f"{row.paper:g}"
+        lines.append(
+            f"| {row.data} | {row.label} | {row.epochs} | {len(row.accuracies)} | {row.measured} | {paper} "
+            f"| {row.train_accuracy:.1f} | {row.parameters:,} | {row.flops / 1e6:.1f} | {row.hours:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def page(rows: dict[str, list[Row]], figures: list[str], comparisons: str) -> str:
+    """results/README.md."""
+    parts = [
+        "# Results",
+        "Made by `simnets reproduce report` from the JSON files beside this page, which hold every number "
+        "with its settings, seed, code version and learning curve. `simnets reproduce NAME` repeats one.",
+        "Trained with recipe `fast` on all training images; settings were chosen on 10,000 held-out training "
+        "images (docs/training_notes.md), and the test images were used once a run, at its end. ± is the "
+        "standard deviation over seeds. Training accuracy is that of the last epoch, on augmented images. "
+        "Operations are everything that `simnets.count_cost` counts; the paper's 14.2 M for its two-layer "
+        "network are closest to 14.3 M, the convolutions and similarities of `simnet2` at one multiply-add "
+        "an ℓ2 coordinate. SVHN is trained on its 73,257 training images, without the extra part. Hours are "
+        "those of all seeds together, on two shared CPU cores.",
+    ]
+    for name, experiment in EXPERIMENTS.items():
+        if rows[name]:
+            parts += [f"## {experiment.title}", f"`simnets reproduce {name}`", table(rows[name])]
+    if comparisons:
+        parts += ["## Settings, chosen on held-out images", comparisons]
+    parts += ["## Figures"] + [f"![{name}]({name})" for name in figures]
+    return "\n\n".join(parts) + "\n"
+
+
+def _comparisons(folder: Path) -> str:
+    file = folder / "proxies.jsonl"
+    if not file.is_file():
+        return ""
+    runs = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = [
+        "`benchmarks/proxies.py`: changes of recipe `fast`, one seed; differences below 1.5 points are ties.",
+        "",
+        "| network | changes | images | epochs | training % | held out % |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for run in sorted(runs, key=lambda run: (run["model"], run["images"], run["epochs"], -run["validation"])):
+        changes = " ".join(word for word in run["run"].split() if not word.startswith("@")) or "none"
+        lines.append(
+            f"| `{run['model']}` | {changes} | {run['images']:,} | {run['epochs']} "
+            f"| {run['train']:.1f} | {run['validation']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def summary(rows: list[Row]) -> str:
+    """The table of the project's README: every network as registered, with its longest schedule."""
+    longest: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        key = (row.data, row.network)
+        if not row.variant and (key not in longest or row.epochs > longest[key].epochs):
+            longest[key] = row
+    lines = [
+        "| data | network | parameters | M operations | test accuracy % | paper % | seeds, epochs |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    for row in longest.values():
+        paper = "" if row.paper is None else f"{row.paper:g}"
+        seeds = f"{len(row.accuracies)} seed" + ("s" if len(row.accuracies) > 1 else "")
+        lines.append(
+            f"| {row.data} | `{row.network}` | {row.parameters:,} | {row.flops / 1e6:.1f} | {row.measured} "
+            f"| {paper} | {seeds}, {row.epochs} epochs: `simnets reproduce {row.experiment.name}` |"
+        )
+    return "\n".join(lines)
+
+
+def with_table(text: str, rows: list[Row]) -> str:
+    """The README's text with its table of results brought up to date."""
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise SimNetsError(f"the README has no place for results; expected the lines {_BEGIN} and {_END}")
+    return f"{before}{_BEGIN}\n{summary(rows)}\n{_END}{after}"
+
+
+# -- figures ---------------------------------------------------------------------------------------------
+
+
+def _colour(network: str) -> str:
+    return _COLOURS["simnet" if network.startswith("simnet") else "other"]
+
+
+def _accuracy_against_operations(rows: list[Row]) -> Figure:
+    """Figure 2(b) with every network of the project."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for row in rows:
+        if row.data != "cifar10":
+            continue
+        colour = _colour(row.network)
+        axes.plot(row.flops / 1e6, row.accuracy, "o" if row.variant == "" else "x", color=colour)
+        name = row.network + (f" {row.variant}" if row.variant else "")
+        axes.annotate(
+            f"{name}, {row.epochs} ep.",
+            (row.flops / 1e6, row.accuracy),
+            xytext=(5, 3),
+            textcoords="offset points",
+            fontsize=7,
+            color=colour,
+        )
+    axes.set_xscale("log")
+    axes.margins(x=0.25)
+    axes.set_xlabel("million operations an image (simnets.count_cost)")
+    axes.set_ylabel("test accuracy, %")
+    axes.set_title("CIFAR-10: SimNets (green) and ConvNets (brown); epochs as trained")
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def _single_layer(rows: list[Row]) -> Figure:
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    families = {"SimNet ℓ2": ("simnet1", ""), "SimNet ℓ1": ("simnet1", "l1"), "ConvNet": ("convnet1", "")}
+    for label, (prefix, variant) in families.items():
+        for epochs in sorted({row.epochs for row in rows}, reverse=True):
+            some = [
+                row
+                for row in rows
+                if row.network.startswith(prefix) and row.variant == variant and row.epochs == epochs
+            ]
+            some.sort(key=lambda row: row.flops)
+            if some:
+                axes.plot(
+                    [row.flops / 1e6 for row in some],
+                    [row.accuracy for row in some],
+                    "o-" if epochs == max(row.epochs for row in rows) else "x:",
+                    label=f"{label}, {epochs} epochs",
+                )
+    axes.set_xscale("log")
+    axes.set_xlabel("million operations an image")
+    axes.set_ylabel("test accuracy, %")
+    axes.set_title("Single-layer networks on CIFAR-10 (figure 2b)")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return figure
+
+
+def _curves(rows: list[Row]) -> Figure:
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for row in rows:
+        epochs = range(1, len(row.loss_curve) + 1)
+        style = "-" if row.network.startswith("simnet") else "--"
+        name = f"{row.network} {row.variant}".strip()
+        axes.plot(epochs, row.loss_curve, style, label=f"{name}, {row.data}, {row.epochs} epochs", lw=1.2)
+    axes.set_yscale("log")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("training loss, augmented images")
+    axes.set_title("Learning curves, seed 0")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=6, ncols=2)
+    return figure

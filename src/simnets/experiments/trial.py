@@ -1,0 +1,58 @@
+"""A trial: one network, one data set, one seed, one schedule; and an experiment: trials with a question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from simnets.experiments.settings import SETTINGS
+from simnets.training import Recipe, recipe_for
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training on all training images, and one look at the test images.
+
+    variant: what differs from the registered network and its tuned recipe, in a word; "" for nothing.
+    options: fields of the network's specification that are changed.
+    changes: fields of the recipe that are changed, after the tuned ones of the network (settings.py).
+    """
+
+    network: str
+    data: str = "cifar10"
+    epochs: int = 100
+    seed: int = 0
+    variant: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Tells trials apart, also as the name of a folder."""
+        variant = f"-{self.variant}" if self.variant else ""
+        return f"{self.network}{variant}-{self.data}-{self.epochs}epochs-seed{self.seed}"
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe with which this trial trains: all training images, nothing held out."""
+        tuned = SETTINGS.get(self.network, {}) | self.changes
+        return recipe_for("fast", self.data, **({"validation": 0.0, "epochs": self.epochs} | tuned))
+
+    def with_seed(self, seed: int) -> Trial:
+        """The same, from another start."""
+        return replace(self, seed=seed)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Trials that answer one question of the paper.
+
+    trials: with seed 0, in the order of their worth. seeds: how many seeds each is meant to have.
+    paper: the accuracy, in percent, that the paper states for (network, variant, data).
+    """
+
+    name: str
+    title: str
+    trials: tuple[Trial, ...]
+    paper: dict[tuple[str, str, str], float]
+    seeds: int = 3

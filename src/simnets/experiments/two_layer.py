@@ -1,0 +1,30 @@
+"""Section 6.3, table 1: the two-layer SimNet against Caffe's ConvNet, and against ResNet-8 of MLPerf Tiny.
+
+What came out is in results/two-layer.json and, as a table, in results/README.md.
+"""
+
+from __future__ import annotations
+
+from simnets.experiments.trial import Experiment, Trial
+
+EXPERIMENT = Experiment(
+    name="two-layer",
+    title="Two-layer SimNet against Caffe's ConvNet (section 6.3, table 1)",
+    trials=(
+        Trial("simnet2"),
+        Trial("caffe_quick"),
+        Trial("simnet2", "cifar100"),
+        Trial("caffe_quick", "cifar100"),
+        Trial("simnet2", "svhn"),
+        Trial("caffe_quick", "svhn"),
+        Trial("resnet8"),
+    ),
+    paper={
+        ("simnet2", "", "cifar10"): 85.5,
+        ("caffe_quick", "", "cifar10"): 81.1,
+        ("simnet2", "", "cifar100"): 54.6,
+        ("caffe_quick", "", "cifar100"): 52.4,
+        ("simnet2", "", "svhn"): 93.8,
+        ("caffe_quick", "", "svhn"): 94.0,
+    },
+)

@@ -1,0 +1,193 @@
+"""Experiments on the embedded digits, from images to table; and the committed results."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import simnets
+from simnets.errors import SimNetsError
+from simnets.experiments import (
+    EXPERIMENTS,
+    Experiment,
+    Trial,
+    report,
+    reporting,
+    run,
+    runner,
+    shipping,
+    trials_of,
+)
+from simnets.experiments.results import add_result, read_results
+from simnets.experiments.settings import SETTINGS
+from simnets.models.registry import ENTRIES, WEIGHTS
+
+PROJECT = Path(__file__).resolve().parents[2]
+SMALL = {"templates": 8, "whitened": 6}
+TRIALS = (
+    Trial("simnet_mlpconv", "digits", epochs=2, options=SMALL),
+    Trial("simnet_mlpconv", "digits", epochs=2, variant="l1", options=SMALL | {"p": 1.0}),
+)
+DIGITS = Experiment("two-layer", "Digits", TRIALS, {("simnet_mlpconv", "", "digits"): 99.0}, seeds=2)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("experiment")
+    assert run(DIGITS, trials_of(DIGITS), results=folder / "results", runs=folder / "runs")
+    return folder
+
+
+def test_records_hold_what_is_needed_to_repeat_them(finished: Path) -> None:
+    records = read_results(finished / "results", "two-layer")
+    assert [(r["variant"], r["seed"]) for r in records] == [("", 0), ("l1", 0), ("", 1), ("l1", 1)]
+    for record in records:
+        assert record["recipe"]["epochs"] == len(record["curve"]) == 2
+        assert record["recipe"]["validation"] == 0
+        assert record["simnets"] == simnets.__version__
+    model = simnets.load(finished / "runs" / records[1]["name"] / "model.safetensors")
+    assert [layer.p for layer in model.spec.layers] == [1.0]
+    assert records[0]["parameters"] == sum(p.numel() for p in model.parameters())
+    test = simnets.data.load_dataset("digits", "test")
+    right = (model(test.images).argmax(1) == test.labels).float().mean()
+    assert records[1]["test"]["accuracy"] == pytest.approx(float(right), abs=1e-6)
+
+
+def test_what_is_done_is_not_done_again(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("trained again"))
+    assert run(DIGITS, trials_of(DIGITS), results=finished / "results", runs=finished / "runs")
+
+
+def test_goes_on_after_its_time_was_up(finished: Path, tmp_path: Path) -> None:
+    places = {"results": tmp_path / "results", "runs": tmp_path / "runs"}
+    one = trials_of(DIGITS, seeds=1)[:1]
+    # the first call has time to prepare and for a few steps, the second has none
+    assert not run(DIGITS, one, deadline=time.monotonic() + 0.5, **places)
+    assert not run(DIGITS, one, deadline=time.monotonic() - 1, **places)
+    assert read_results(places["results"], "two-layer") == []
+    assert run(DIGITS, one, **places)
+    again, straight = (
+        simnets.load(runs / one[0].name / "model.safetensors").state_dict()
+        for runs in (places["runs"], finished / "runs")
+    )
+    assert all(torch.equal(again[name], straight[name]) for name in straight)
+
+
+def test_report_has_the_numbers(finished: Path) -> None:
+    results = finished / "results"
+    readme = finished / "README.md"
+    readme.write_text(f"before\n{reporting._BEGIN}\nold\n{reporting._END}\nafter\n")
+    written = report(results, readme)
+    assert {path.name for path in written} >= {"README.md", "accuracy_flops.png", "curves.png"}
+    accuracies = [100 * r["test"]["accuracy"] for r in read_results(results, "two-layer") if not r["variant"]]
+    mean = sum(accuracies) / 2
+    spread = abs(accuracies[0] - accuracies[1]) / 2**0.5  # the standard deviation of two numbers
+    cell = f"{mean:.2f} ± {spread:.2f}"
+    assert cell in (results / "README.md").read_text()
+    text = readme.read_text()
+    assert cell in text
+    assert "old" not in text
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    for path in written:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_readme_without_a_place_is_left_alone(finished: Path, tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("text")
+    with pytest.raises(SimNetsError, match="no place for results"):
+        report(finished / "results", readme)
+    assert readme.read_text() == "text"
+
+
+def test_weights_are_shipped_with_a_card(finished: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    assert shipping.ship(finished / "results", finished / "runs", weights) == ["simnet_mlpconv-digits"]
+    record = read_results(finished / "results", "two-layer")[0]
+    assert f"{100 * record['test']['accuracy']:.2f} %" in (weights / "simnet_mlpconv-digits.md").read_text()
+    source = finished / "runs" / record["name"] / "model.safetensors"
+    assert (weights / "simnet_mlpconv-digits.safetensors").read_bytes() == source.read_bytes()
+    # the run folder may be gone once the weights are in the package
+    shipping.ship(finished / "results", tmp_path / "nowhere", weights)
+
+
+def test_other_weights_than_were_measured_are_refused(finished: Path, tmp_path: Path) -> None:
+    record = read_results(finished / "results", "two-layer")[0]
+    add_result(tmp_path, "two-layer", record | {"weights_sha256": "0" * 64})
+    with pytest.raises(SimNetsError, match="is not the network that"):
+        shipping.ship(tmp_path, finished / "runs", tmp_path / "weights")
+
+
+def test_all_seeds_of_a_trial_come_after_the_first_of_all() -> None:
+    names = [(trial.variant, trial.seed) for trial in trials_of(DIGITS, seeds=3)]
+    assert names == [("", 0), ("l1", 0), ("", 1), ("l1", 1), ("", 2), ("l1", 2)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"datasets": ["mnist"]}, "mnist is not in experiment two-layer; it has digits"),
+        ({"networks": ["lenet"]}, "lenet is not in experiment"),
+        ({"epochs": 0}, "epochs is 0; expected a whole number of at least 1"),
+        ({"seeds": -1}, "seeds is -1"),
+    ],
+)
+def test_bad_wishes_are_refused(asked: dict[str, object], expected: str) -> None:
+    with pytest.raises(SimNetsError, match=expected):
+        trials_of(DIGITS, **asked)
+
+
+def test_damaged_results_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "two-layer.json").write_text('{"trials"')
+    with pytest.raises(SimNetsError, match=r"two-layer\.json is damaged"):
+        report(tmp_path)
+
+
+def test_no_results_no_report(tmp_path: Path) -> None:
+    with pytest.raises(SimNetsError, match="has no results"):
+        report(tmp_path)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_trial_can_be_built(name: str) -> None:
+    for trial in trials_of(EXPERIMENTS[name], seeds=1):
+        assert trial.recipe.validation == 0
+        with torch.device("meta"):
+            simnets.create_model(trial.network, 100 if trial.data == "cifar100" else 10, **trial.options)
+    assert all(network in ENTRIES for network in SETTINGS)
+
+
+# -- what is committed -----------------------------------------------------------------------------------
+
+
+def test_readme_agrees_with_the_results() -> None:
+    rows = [row for e in EXPERIMENTS.values() for row in reporting.rows_of(e, PROJECT / "results")]
+    text = (PROJECT / "README.md").read_text()
+    assert reporting.with_table(text, rows) == text
+
+
+def test_results_page_agrees_with_the_results() -> None:
+    rows = {name: reporting.rows_of(e, PROJECT / "results") for name, e in EXPERIMENTS.items()}
+    for some in rows.values():
+        for row in some:
+            assert row.measured in (PROJECT / "results" / "README.md").read_text()
+
+
+def test_weights_in_the_box_are_those_that_were_measured() -> None:
+    records = {f"{r['network']}-{r['data']}": r for r in shipping.final_records(PROJECT / "results")}
+    for file in WEIGHTS.glob("*.safetensors"):
+        record = records[file.stem]
+        assert shipping._digest(file) == record["weights_sha256"]
+        assert file.with_suffix(".md").read_text() == shipping.card(record)
+        model = simnets.create_model(record["network"], weights=record["data"])
+        assert simnets.count_cost(model).flops == record["flops"]
+
+
+def test_a_trial_knows_its_seed() -> None:
+    assert replace(TRIALS[0], seed=3).name == "simnet_mlpconv-digits-2epochs-seed3"
+    assert json.loads(json.dumps(TRIALS[0].options)) == TRIALS[0].options
