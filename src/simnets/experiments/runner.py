@@ -34,6 +34,7 @@ def run(
 
     deadline: of time.monotonic(); a training that is under way then is saved, and goes on in the next call.
     """
+    commit = _commit()  # now: files may change while a network trains
     for number, trial in enumerate(trials, 1):
         shown = display()
         where = f"{experiment.name} {number}/{len(trials)}: {trial.name}"
@@ -65,7 +66,7 @@ def run(
                 raise
             shown.say(f"{where}: no time left, {stop} and saved; the same command goes on here")
             return False
-        record = record_of(trial, done)
+        record = record_of(trial, done, commit)
         add_result(results, experiment.name, record)
         accuracy, took = f"{100 * record['test']['accuracy']:.2f} %", span(record["seconds"])
         shown.say(f"{where}: test accuracy {accuracy} in {took}")
@@ -83,7 +84,7 @@ def _plain(recipe: Any) -> dict[str, Any]:
     return plain
 
 
-def record_of(trial: Trial, done: Run) -> Record:
+def record_of(trial: Trial, done: Run, commit: str | None) -> Record:
     """Everything about a finished trial that fits into a few lines of JSON."""
     config = json.loads((done.folder / "config.json").read_text())
     result = json.loads((done.folder / "result.json").read_text())
@@ -105,7 +106,7 @@ def record_of(trial: Trial, done: Run) -> Record:
         "train_accuracy": done.history[-1]["accuracy"],
         "seconds": round(result["seconds"]),
         "simnets": config["simnets"],
-        "commit": _commit(),
+        "commit": commit,
         "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
         "weights_bytes": weights.stat().st_size,
         "curve": [
