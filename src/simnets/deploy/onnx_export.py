@@ -139,13 +139,7 @@ def to_onnx(
     shape = tuple(model.spec.input_shape)
     if input_shape is not None and tuple(input_shape) != shape:
         raise SimNetsError(f"input_shape is {tuple(input_shape)}, this network takes images of {shape}")
-    proto = _traced(network, torch.zeros(2, *shape, dtype=torch.uint8), opset)
-    # where each operator was called from: paths on this machine, and a third of the file
-    for node in proto.graph.node:
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
-    proto.graph.ClearField("metadata_props")
-    proto.ClearField("metadata_props")
+    proto = traced(network, shape, opset)
     onnx.helper.set_model_props(
         proto,
         {
@@ -160,8 +154,12 @@ def to_onnx(
     return content
 
 
-def _traced(network: nn.Module, example: Tensor, opset: int) -> Any:
-    """torch's exporter, without what it says about packages that are not needed."""
+def traced(network: nn.Module, shape: tuple[int, ...], opset: int = OPSETS[0], output: str = "scores") -> Any:
+    """The graph of a module that takes `images`, uint8 (N, *shape), and returns one tensor, `output`.
+
+    torch's exporter, without what it says about packages that are not needed.
+    """
+    example = torch.zeros(2, *shape, dtype=torch.uint8)
     batch = torch.export.Dim("batch")
     with _quiet():
         try:
@@ -171,7 +169,7 @@ def _traced(network: nn.Module, example: Tensor, opset: int) -> Any:
                 dynamo=True,
                 dynamic_shapes=({0: batch},),
                 input_names=["images"],
-                output_names=["scores"],
+                output_names=[output],
                 opset_version=opset,
                 verbose=False,
             )
@@ -179,7 +177,14 @@ def _traced(network: nn.Module, example: Tensor, opset: int) -> Any:
             reason = " ".join(str(error).split())[:200]
             raise SimNetsError(f"model cannot be exported: {reason}") from error
     assert program is not None
-    return program.model_proto
+    proto = program.model_proto
+    # where each operator was called from: paths on this machine, and a third of the file
+    for node in proto.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+    proto.graph.ClearField("metadata_props")
+    proto.ClearField("metadata_props")
+    return proto
 
 
 @contextlib.contextmanager
