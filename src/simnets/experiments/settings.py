@@ -8,4 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-SETTINGS: dict[str, dict[str, Any]] = {}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "caffe_quick": {"lr": 0.003},
+}
