@@ -16,6 +16,7 @@ const at = (id) => document.getElementById(id);
 const percent = (share) => `${(100 * share).toFixed(1)}\u00a0%`;
 
 let ort, page, network, layer, tiles;
+let failure = ""; // why they could not be loaded
 let turn = 0; // the newest picture's number; what belongs to an older one is dropped
 const ready = start();
 let queue = ready; // sessions compute one thing at a time
@@ -42,7 +43,8 @@ async function start() {
       location.protocol === "file:"
         ? "Opened from the disk, a page may not load its parts. Serve the folder: python -m http.server, then open http://localhost:8000"
         : error.message;
-    say(`The network cannot be loaded. ${hint}`, true);
+    failure = `The network cannot be loaded. ${hint}`;
+    say(failure, true);
     throw error;
   }
 }
@@ -200,8 +202,7 @@ function classify(source, name) {
       if (maps) showResponses(pixels, maps);
     })
     .catch((error) => {
-      if (!current() || !network) return; // why it could not be loaded stands there
-      say(`${name} cannot be classified: ${error.message}`, true);
+      if (current()) say(failure || `${name} cannot be classified: ${error.message}`, true);
     })
     .finally(() => current() && busy(false));
   return queue;
