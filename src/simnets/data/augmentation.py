@@ -94,7 +94,9 @@ def augment(
 ) -> Tensor:
     """A randomly changed copy of uint8 images (N, C, H, W), fixed by the state of `generator` (a CPU one).
 
-    >>> augment(images, torch.Generator().manual_seed(0), flip=True, shift=4)
+    >>> images = torch.zeros(10, 3, 32, 32, dtype=torch.uint8)
+    >>> augment(images, torch.Generator().manual_seed(0), flip=True, shift=4).shape
+    torch.Size([10, 3, 32, 32])
     """
     if images.dtype != torch.uint8 or images.dim() != 4:
         raise SimNetsError(f"images must be uint8 (N, C, H, W); got {images.dtype} {tuple(images.shape)}")

@@ -38,7 +38,10 @@ def batches(
     takes every `world_size`-th of them from `rank` on, with the very augmentation that one process alone
     would have used. In a last, smaller batch the shares may differ by one image.
 
-    >>> for images, labels in batches(dataset, 100, seed=0, epoch=3, augmentation=Augmentation()): ...
+    >>> from simnets.data import load_dataset
+    >>> digits = load_dataset("digits")
+    >>> sum(len(labels) for images, labels in batches(digits, 100, epoch=3, augmentation=Augmentation()))
+    1438
     """
     if batch_size < 1 or start < 0:
         raise SimNetsError(f"batch_size must be ≥ 1 and start ≥ 0; got {batch_size} and {start}")

