@@ -350,44 +350,64 @@ def pretrain(
 
 def export(
     file: Positional[Path],
-    to: Literal["onnx"] = "onnx",
+    to: Literal["onnx", "c", "web"] = "onnx",
     out: Annotated[Path | None, arg(metavar="PATH")] = None,
     data: Annotated[str | None, arg(metavar="NAME")] = None,
     int8: bool = False,
     opset: int = 18,
     overwrite: bool = False,
 ) -> None:
-    """Write a network as ONNX: uint8 images in, class scores out, checked against torch.
+    """Write a network as ONNX, as one C file, or as a page for the browser, checked against torch.
 
     Example: simnets export runs/cifar10/model.safetensors --to onnx --out simnet2.onnx --data cifar10
 
     Example: simnets export runs/cifar10/model.safetensors --out simnet2-int8.onnx --data cifar10 --int8
 
+    Example: simnets export runs/cifar10/model.safetensors --to c --out simnet2.c
+
+    Example: simnets export runs/cifar10/model.safetensors --to web --out page --data cifar10
+
     Args:
         file: Weights, as `simnets train` leaves them.
         to: Format.
-        out: The file to write; beside the weights if not given.
-        data: Data set whose test images compare accuracy, and whose training images calibrate int8.
-        int8: Quantise the convolutions; needs --data.
+        out: The file (for web: the folder) to write; beside the weights if not given.
+        data: Data set whose test images compare accuracy and are the page's examples, and whose training
+            images calibrate int8.
+        int8: Quantise the weights (C), and the convolutions (ONNX, which needs --data).
         opset: Version of ONNX's operators.
-        overwrite: Replace a file that exists.
+        overwrite: Replace what exists.
     """
-    from simnets.deploy import export_onnx
+    from simnets.deploy import export_c, export_onnx, export_web
     from simnets.models import load
 
-    if int8 and data is None:
+    if to == "onnx" and int8 and data is None:
         raise SimNetsError("int8 needs training images for its calibration; give --data")
+    if to == "web" and int8:
+        raise SimNetsError("the page takes the network in floating point; leave --int8 out")
+    if to != "onnx" and opset != 18:
+        raise SimNetsError("opset is for --to onnx; leave it out")
     model = load(file)
     test = _load_for(model, data, "test") if data else None
-    report = export_onnx(
-        model,
-        out or file.with_suffix(".onnx"),
-        opset=opset,
-        images=test.images if test else None,
-        calibration=_load_for(model, data, "train").images if data and int8 else None,
-        test=test,
-        overwrite=overwrite,
-    )
+    images = test.images if test else None
+    report: Any
+    if to == "web":
+        report = export_web(
+            model, out or file.with_name(f"{file.stem}-page"), examples=test, overwrite=overwrite
+        )
+    elif to == "c":
+        report = export_c(
+            model, out or file.with_suffix(".c"), int8=int8, images=images, test=test, overwrite=overwrite
+        )
+    else:
+        report = export_onnx(
+            model,
+            out or file.with_suffix(".onnx"),
+            opset=opset,
+            images=images,
+            calibration=_load_for(model, data, "train").images if data and int8 else None,
+            test=test,
+            overwrite=overwrite,
+        )
     print("\n".join(report.lines()))
 
 

@@ -55,6 +55,13 @@ class Row:
         return f"{self.accuracy:.2f} ± {statistics.stdev(self.accuracies):.2f}"
 
     @property
+    def command(self) -> str:
+        """What repeats it, among others of its experiment."""
+        planned = {t.epochs for t in self.experiment.trials if t.network == self.network}
+        epochs = "" if self.epochs in planned else f" --epochs {self.epochs}"
+        return f"`simnets reproduce {self.experiment.name}{epochs}`"
+
+    @property
     def paper(self) -> float | None:
         """What the paper states for it."""
         return self.experiment.paper.get((self.network, self.variant, self.data))
@@ -200,7 +207,7 @@ def summary(rows: list[Row]) -> str:
         seeds = f"{len(row.accuracies)} seed" + ("s" if len(row.accuracies) > 1 else "")
         lines.append(
             f"| {row.data} | `{row.network}` | {row.parameters:,} | {row.flops / 1e6:.1f} | {row.measured} "
-            f"| {paper} | {seeds}, {row.epochs} epochs: `simnets reproduce {row.experiment.name}` |"
+            f"| {paper} | {seeds}, {row.epochs} epochs: {row.command} |"
         )
     return "\n".join(lines)
 
