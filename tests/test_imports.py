@@ -19,7 +19,9 @@ ALLOWED = {
     "data": {"errors"},
     "pretrain": {"errors", "ops", "nn", "models", "data"},
     "training": {"errors", "ops", "nn", "models", "flops", "data", "pretrain"},
-    "estimator": {"errors", "ops", "nn", "models", "data", "pretrain", "training"},
+    "table_network": {"ops", "pretrain"},
+    "kernel_machine": {"errors", "ops"},
+    "estimator": {"errors", "table_network", "kernel_machine"},
 }
 BELOW_TOP = {*ALLOWED, "__version__"}
 ALLOWED |= {room: set(BELOW_TOP) for room in ("experiments", "deploy")}

@@ -11,11 +11,13 @@ from simnets.ops import mex, similarity
 
 if TYPE_CHECKING:
     from simnets import deploy
+    from simnets.estimator import SimNetClassifier
     from simnets.pretrain import PretrainConfig, PretrainReport, pretrain_model
 
 __all__ = [
     "PretrainConfig",
     "PretrainReport",
+    "SimNetClassifier",
     "SimNetsError",
     "count_cost",
     "create_model",
@@ -34,6 +36,7 @@ __version__ = "0.1.0"
 _LATER = {
     "PretrainConfig": "simnets.pretrain",
     "PretrainReport": "simnets.pretrain",
+    "SimNetClassifier": "simnets.estimator",
     "pretrain_model": "simnets.pretrain",
     "deploy": "simnets",
 }
