@@ -9,6 +9,7 @@ READY := .venv/.ready
 help:
 	@echo "make test   lint, types and all tests"
 	@echo "make demo   train a SimNet on the embedded digits and show its report"
+	@echo "make docs   build the documentation: docs/_build/html/index.html"
 
 # The exact versions that were tested; torch in particular, whose newer builds bring CUDA along.
 $(READY): pyproject.toml constraints.txt
@@ -32,5 +33,8 @@ unit: $(READY)
 demo: $(READY)
 	$(BIN)/python -m simnets train --data digits --out runs/demo --seed 0
 
+docs: $(READY)
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv build dist *.egg-info docs/_build

@@ -58,7 +58,9 @@ def mex_picture() -> Figure:
     colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(betas)))
     for beta, colour in zip(betas, colours, strict=True):
         right.contour(axis, axis, simnets.mex(grid, beta), levels=[0.0], colors=[colour])
-        right.plot([], [], color=colour, label=str(beta).replace("-", "−").replace("inf", "∞").replace(".0", ""))
+        right.plot(
+            [], [], color=colour, label=str(beta).replace("-", "−").replace("inf", "∞").replace(".0", "")
+        )
     right.set(xlabel="$x_1$", ylabel="$x_2$", aspect="equal", title="where MEX$_β${$x_1$, $x_2$} = 0")
     right.legend(title="β", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
@@ -76,7 +78,9 @@ def similarity_picture() -> Figure:
         for panel, p in zip(axes, orders, strict=True):
             s = simnets.similarity(grid, z, torch.tensor([u]), p)[..., 0]
             panel.contourf(axis, axis, s, levels=[-99, -4, -3, -2, -1, 0], colors=GREENS)
-            panel.contour(axis, axis, s, levels=[-4, -3, -2, -1], colors="dimgrey", linewidths=0.6, linestyles="-")
+            panel.contour(
+                axis, axis, s, levels=[-4, -3, -2, -1], colors="dimgrey", linewidths=0.6, linestyles="-"
+            )
             panel.plot(0, 0, "k+", markersize=5)
             panel.set(aspect="equal", xticks=[-2, 0, 2], yticks=[-2, 0, 2])
         axes[0].set_ylabel("u = (1, 1)" if u[1] == 1 else "u = (1, 4)")
@@ -153,11 +157,26 @@ def how_it_works_picture() -> Figure:
     first, second, third = figure.subplots(1, 3)
     draw_points(first, points)
     for l in range(len(z)):
-        first.contour(axis, axis, similarities[:, l].reshape(len(axis), -1), levels=[-1], colors="dimgrey", linewidths=0.8, linestyles="-")
+        first.contour(
+            axis,
+            axis,
+            similarities[:, l].reshape(len(axis), -1),
+            levels=[-1],
+            colors="dimgrey",
+            linewidths=0.8,
+            linestyles="-",
+        )
     first.plot(*z.T, "kx", markersize=6)
     first.set_title(f"1. similarity to {len(z)} templates ×\n−Σ u·|x − z|$^2$")
     reach = 6.0  # beyond, the class is certain
-    second.contourf(axis, axis, difference.reshape(len(axis), -1), levels=np.linspace(-reach, reach, 13), cmap="BrBG_r", extend="both")
+    second.contourf(
+        axis,
+        axis,
+        difference.reshape(len(axis), -1),
+        levels=np.linspace(-reach, reach, 13),
+        cmap="BrBG_r",
+        extend="both",
+    )
     second.plot(*z.T, "kx", markersize=6)
     second.set(aspect="equal", xticks=[], yticks=[], xlim=(-3, 3), ylim=(-3, 3))
     second.set_title("2. MEX over the templates\n= a score for each class")
@@ -191,7 +210,9 @@ def decision_regions_picture() -> Figure:
             accuracy = np.mean((decide(test[0]) > 0) == test[1])
             panel.set_title(f"{title}\n{accuracy:.1%} of 1000 new points")
         panels[0].plot(*simnet[0].templates.detach().numpy().T, "kx", markersize=6)
-        panels[1].plot(*svm.support_vectors_.T, "o", mfc="none", mec="black", markersize=5, markeredgewidth=0.5)
+        panels[1].plot(
+            *svm.support_vectors_.T, "o", mfc="none", mec="black", markersize=5, markeredgewidth=0.5
+        )
         panels[0].set_ylabel(name)
     return figure
 

@@ -1,6 +1,6 @@
 """The two operators, similarity and MEX, on a handful of numbers. Shows what p, u, β and b do.
 
-    python examples/operators.py
+python examples/operators.py
 """
 
 import math
@@ -34,7 +34,7 @@ print(f"nested {nested:.6f} = flat {flat:.6f}")
 # Offsets b: what each template says about each class. Together, a SimNet MLP and a kernel machine.
 b = torch.tensor([[0.0, -5.0, -5.0], [-5.0, 0.0, 0.0]])
 scores = simnets.mex(simnets.similarity(x, z), beta=1.0, offsets=b)
-kernel_sums = (torch.exp(-torch.cdist(x, z) ** 2) @ torch.exp(b).T / 3).log()
+kernel_sums = (torch.exp(-(torch.cdist(x, z) ** 2)) @ torch.exp(b).T / 3).log()
 print("scores:", scores.tolist(), "by RBF kernels:", kernel_sums.tolist())
 
 # Everything can be learned, p and β as well.

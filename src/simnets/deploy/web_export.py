@@ -90,9 +90,10 @@ def export_web(
     Example:
         >>> import simnets
         >>> from simnets.deploy import export_web
-        >>> model = simnets.load("model.safetensors")
-        >>> report = export_web(model, "page", examples=simnets.data.load_dataset("cifar10", "test"))
-        >>> print(report.lines()[-1])
+        >>> model = simnets.load("model.safetensors")  # doctest: +SKIP
+        >>> examples = simnets.data.load_dataset("cifar10", "test")  # doctest: +SKIP
+        >>> report = export_web(model, "page", examples=examples)  # doctest: +SKIP
+        >>> print(report.lines()[-1])  # doctest: +SKIP
         to see it: python -m http.server --directory page, then http://localhost:8000
     """
     target = Path(folder)
