@@ -88,10 +88,19 @@ def test_groups_hold_every_learned_parameter_once() -> None:
     groups = preparation.parameter_groups(model, FAST)
     rate = {id(value): group["lr"] for group in groups for value in group["params"]}
     layer = model.layers[0].conv_similarity
-    assert rate[id(layer.similarity.templates)] == FAST.lr * FAST.template_lr
+    assert rate[id(layer.similarity.templates)] == FAST.filter_lr * FAST.template_lr
     assert rate[id(layer.conv_bias)] == FAST.lr
-    orthogonal = [value for group in groups if group.get("orthogonal") for value in group["params"]]
-    assert [id(value) for value in orthogonal] == [id(layer.filters)]
+    assert rate[id(model.classify.offsets)] == FAST.lr * FAST.offset_lr
+    orthogonal = {id(value) for group in groups if group.get("orthogonal") for value in group["params"]}
+    maps = (layer.filters, layer.similarity.templates, layer.similarity.raw_weights)
+    assert orthogonal == {id(value) for value in maps}
+
+
+def test_a_convnets_classifier_is_not_orthogonalised() -> None:
+    model = simnets.create_model("caffe_quick")
+    groups = preparation.parameter_groups(model, FAST)
+    orthogonal = {id(value) for group in groups if group.get("orthogonal") for value in group["params"]}
+    assert orthogonal == {id(layer.weight) for layer in (model.conv1, model.conv2, model.conv3)}
 
 
 def test_the_paper_has_one_rate() -> None:

@@ -9,5 +9,5 @@ from __future__ import annotations
 from typing import Any
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "caffe_quick": {"lr": 0.003},
+    "caffe_quick": {"filter_lr": 0.02},
 }

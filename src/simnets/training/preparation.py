@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from simnets.data import ImageDataset
 from simnets.models import DeepSimNet, SimNetMLP
 from simnets.models.simnet import SimNet
-from simnets.nn import ConvSimilarity2d, Mex, Mex2d
+from simnets.nn import ConvSimilarity2d, Mex, Mex2d, Similarity
 from simnets.pretrain import PretrainConfig, PretrainReport, pretrain_model
 from simnets.training.recipe import Recipe
 
@@ -118,31 +118,30 @@ def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     Recipe `paper` has one rate and one decay for all. Otherwise what is learned in logarithms, and the
     templates, whose scale the whitening has fixed, are not pulled towards 0.
     """
-    simnet = isinstance(model, SimNet)
-    factors = {"templates": recipe.template_lr, "raw_weights": recipe.weight_lr, "offsets": recipe.offset_lr}
-    factors["log_scale"] = recipe.offset_lr
+    factors: dict[str, float] = {}
+    if isinstance(model, SimNet):
+        factors = {"templates": recipe.template_lr, "raw_weights": recipe.weight_lr}
+        factors |= {"offsets": recipe.offset_lr, "log_scale": recipe.offset_lr}
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, value in model.named_parameters():
-        if not value.requires_grad:
-            continue
-        last = name.rsplit(".", 1)[-1]
-        factor = factors.get(last, 1.0) if simnet else 1.0
-        # a filter bank, not a classifier: Muon is for matrices that map features to features
-        orthogonal = recipe.optimizer == "muon" and _is_filter_bank(model, name, value)
-        groups.setdefault((factor, orthogonal), []).append(value)
+        if value.requires_grad:
+            orthogonal = recipe.optimizer == "muon" and _maps_features(model, name)
+            rate = recipe.filter_lr if orthogonal else recipe.lr
+            factor = factors.get(name.rsplit(".", 1)[-1], 1.0)
+            groups.setdefault((rate * factor, orthogonal), []).append(value)
     return [
-        {"params": values, "lr": recipe.filter_lr, "orthogonal": True}
-        if orthogonal
-        else {"params": values, "lr": recipe.lr * factor}
-        for (factor, orthogonal), values in groups.items()
+        {"params": values, "lr": rate} | ({"orthogonal": True} if orthogonal else {})
+        for (rate, orthogonal), values in groups.items()
     ]
 
 
-def _is_filter_bank(model: nn.Module, name: str, value: Tensor) -> bool:
-    owner = model.get_submodule(name.rpartition(".")[0])
-    return value.dim() >= 2 and (
-        (isinstance(owner, ConvSimilarity2d) and name.endswith("filters")) or isinstance(owner, nn.Conv2d)
-    )
+def _maps_features(model: nn.Module, name: str) -> bool:
+    """Muon is for matrices from features to features: filters, templates and weights; not for classifiers."""
+    module, _, last = name.rpartition(".")
+    owner = model.get_submodule(module)
+    if isinstance(owner, ConvSimilarity2d | nn.Conv2d):
+        return last in ("filters", "weight")
+    return isinstance(owner, Similarity) and last in ("templates", "raw_weights")
 
 
 @torch.no_grad()

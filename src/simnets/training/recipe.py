@@ -42,11 +42,11 @@ class Recipe:
     """Training images held out to watch progress: how many, or a share if below 1; 0 trains on all."""
 
     optimizer: Literal["sgd", "adam", "muon"] = "muon"
-    """sgd is SGD with Nesterov momentum (section 6.1); adam decouples its weight decay; muon is Muon for the
-    filters and adam for the rest."""
-    lr: float = 0.006
+    """sgd is SGD with Nesterov momentum (section 6.1); adam decouples its weight decay; muon is Muon for
+    filters, templates and weights, and adam for the rest."""
+    lr: float = 0.003
     """Learning rate at its peak."""
-    filter_lr: float = 0.02
+    filter_lr: float = 0.01
     """Learning rate of the filters at its peak (muon): how far each direction of the filter bank moves."""
     momentum: float = 0.9
     """Nesterov momentum (sgd)."""
@@ -76,10 +76,10 @@ class Recipe:
     noise: float = 0.0
     """σ of the multiplicative Gaussian noise in the conv→similarity layers (section 6.4)."""
 
-    template_lr: float = 5.0
-    """Learning rate of the templates z, as a multiple of lr."""
-    weight_lr: float = 5.0
-    """Learning rate of log u, as a multiple of lr."""
+    template_lr: float = 3.0
+    """Learning rate of the templates z, as a multiple of lr, or of filter_lr (muon)."""
+    weight_lr: float = 3.0
+    """Learning rate of log u, as a multiple of lr, or of filter_lr (muon)."""
     offset_lr: float = 5.0
     """Learning rate of the offsets b, as a multiple of lr."""
     pretrain: bool = True
