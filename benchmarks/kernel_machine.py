@@ -81,7 +81,7 @@ def candidates(name: str) -> dict[str, tuple[Any, dict[str, list[Any]]]]:
     d = {"iris": 4, "wine": 13, "breast_cancer": 30, "digits": 64, "fashion_mnist": 784}[name]
     # around scikit-learn's default, 1/(d·variance)
     gammas = [
-        factor / (d * (0.12 if pixels else 1.0)) for factor in ([0.5, 1] if fashion else [0.1, 0.3, 1, 3])
+        factor / (d * (0.12 if pixels else 1.0)) for factor in ([0.5, 1, 2] if fashion else [0.1, 0.3, 1, 3])
     ]
     simnet: dict[str, Any] = {"random_state": 0}
     if fashion:

@@ -25,6 +25,11 @@ _BLOCK = 1 << 22
 Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
+def _is(value: object, number: type) -> bool:
+    """Whether value is such a number; True and False are none."""
+    return isinstance(value, number) and not isinstance(value, bool)
+
+
 class SimNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """h_r(x) = MEX_β{u_l·φ(x, z_l) + b_rl}_l: a kernel machine whose kernels and support vectors are learned.
 
@@ -64,6 +69,9 @@ class SimNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> SimNetClassifier(n_templates=10, random_state=0).fit(X, y).score(X, y) > 0.95
     True
     """
+
+    classes_: NDArray[Any]
+    loss_curve_: list[float]
 
     def __init__(
         self,
@@ -204,6 +212,7 @@ class SimNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
 
     def _check_parameters(self) -> None:
+        value: Any
         for name, allowed in (
             ("similarity", ("lp", "linear")),
             ("weights", ("learned", "shared", "unit")),
@@ -222,14 +231,14 @@ class SimNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             value = getattr(self, name)
             if word is not None and isinstance(value, str) and value == word:
                 continue
-            if not isinstance(value, Real) or isinstance(value, bool) or not least < value < most:
+            if not _is(value, Real) or not least < value < most:
                 other = "" if word is None else f", or {word!r}"
                 raise SimNetsError(
                     f"{name}={value!r}; expected a number above {least} and below {most}{other}"
                 )
         for name in ("alpha", "noise", "tol"):
             value = getattr(self, name)
-            if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= value < math.inf:
+            if not _is(value, Real) or not 0 <= value < math.inf:
                 raise SimNetsError(f"{name}={value!r}; expected a number ≥ 0")
         for name, word in (
             ("n_templates", "auto"),
@@ -240,7 +249,7 @@ class SimNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             value = getattr(self, name)
             if word is not None and isinstance(value, str) and value == word:
                 continue
-            if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+            if not _is(value, Integral) or value < 1:
                 other = "" if word is None else f", or {word!r}"
                 raise SimNetsError(f"{name}={value!r}; expected a whole number ≥ 1{other}")
 
@@ -296,7 +305,7 @@ class SimNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, network: TableNetwork, data: Rows, held_out: Rows | None, rng: np.random.RandomState
     ) -> None:
         training = self._training(network, int(rng.randint(2**31 - 1)))
-        self.loss_curve_: list[float] = []
+        self.loss_curve_ = []
         if held_out is not None:
             self.validation_losses_: list[float] = []
         least, since, best = math.inf, 0, network.state_dict()

@@ -38,6 +38,12 @@ class TableNetwork(nn.Module):
     unit weights; offsets c (k, n); log_scale log λ; log_p. NaN coordinates of x are integrated out.
     """
 
+    templates: Tensor
+    log_g: Tensor | None
+    offsets: Tensor
+    log_scale: Tensor
+    log_p: Tensor
+
     def __init__(
         self,
         kind: str,
@@ -299,4 +305,5 @@ def merged(
     keyed[np.isnan(keyed)] = np.nan  # one NaN of the many
     bytes_of_rows = keyed.view(np.dtype((np.void, keyed.dtype.itemsize * keyed.shape[1]))).ravel()
     _, first, inverse = np.unique(bytes_of_rows, return_index=True, return_inverse=True)
-    return x[first], labels[first], np.bincount(inverse.ravel(), row_weights)
+    totals = np.bincount(inverse.ravel(), row_weights).astype(np.float64)
+    return x[first], labels[first], totals
