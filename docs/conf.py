@@ -27,11 +27,12 @@ myst_enable_extensions = ["colon_fence"]
 autodoc_default_options = {"members": True, "imported-members": True, "member-order": "bysource"}
 autodoc_inherit_docstrings = False  # torch's own text on forward() and the like is not ours to repeat
 autodoc_typehints_format = "short"
+autodoc_type_aliases = {"ArrayLike": "ArrayLike", "Images": "Images"}
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 100
 napoleon_numpy_docstring = False
 
-_NAMES = r"[\w*]+(?: \([\w, ]*\))?"
+_NAMES = r"(?:[a-z_*][\w*]*|[A-Z])(?: \([\w, ]*\))?"
 _HEAD = re.compile(rf"({_NAMES}(?:, {_NAMES})*):(?= \S|$)")  # a line `name, other name: what they are`
 _LOOSE_HEAD = re.compile(r"(\"?\w[\w ]*\"?):(?= \S|$)")  # a value and what it does
 _SECTION = re.compile(r"\s*(Args|Returns|Raises|Example|Attributes):$")

@@ -24,10 +24,9 @@ from PIL import Image
 from sklearn.datasets import make_blobs, make_circles, make_moons
 from sklearn.neural_network import MLPClassifier
 from sklearn.svm import SVC
-from torch import nn
-from torch.nn.functional import cross_entropy
 
 import simnets
+from simnets import SimNetClassifier
 
 IMAGES = Path(__file__).parent / "images"
 COLOURS = ("#0b6e4f", "#b3541e")
@@ -102,31 +101,15 @@ def toy_data(name: str, count: int, seed: int) -> Points:
     return (x - np.array([0.5, 0.25]) * (name == "moons")) * 1.4, y
 
 
-def fit_simnet(points: Points, templates: int) -> nn.Sequential:
-    """A SimNet MLP that starts from the mixture of the points, without labels, and learns by softmax loss."""
-    torch.manual_seed(0)
-    x, y = torch.tensor(points[0], dtype=torch.float32), torch.tensor(points[1])
-    model = nn.Sequential(simnets.nn.Similarity(2, templates), simnets.nn.Mex(templates, 2))
-    simnets.pretrain_model(model, x)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.03, weight_decay=0.1)
-    for _ in range(100):
-        optimizer.zero_grad()
-        cross_entropy(model(x), y).backward()
-        optimizer.step()
-    return model
+def fit_simnet(points: Points) -> SimNetClassifier:
+    """RBF kernels, a width for each template and coordinate."""
+    return SimNetClassifier(n_templates=8, p=2.0, random_state=0).fit(*points)
 
 
 def plane(reach: float = 3.0, count: int = 161) -> tuple[np.ndarray, np.ndarray]:
     """The coordinates of an axis, and the points of a square grid of them."""
     axis = np.linspace(-reach, reach, count)
     return axis, np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
-
-
-@torch.no_grad()
-def scores(model: nn.Module, x: np.ndarray) -> np.ndarray:
-    """h_1 − h_0 at every point."""
-    h = model(torch.tensor(x, dtype=torch.float32))
-    return np.asarray(h[:, 1] - h[:, 0])
 
 
 def draw_points(panel: Axes, points: Points) -> None:
@@ -146,14 +129,13 @@ def draw_regions(panel: Axes, points: Points, difference: np.ndarray) -> None:
 def how_it_works_picture() -> Figure:
     """Similarity, MEX and decision, in the plane."""
     points, test = toy_data("moons", 300, 0), toy_data("moons", 1000, 1)
-    model = fit_simnet(points, 8)
+    model = fit_simnet(points)
     axis, grid = plane()
-    layer = model[0]
-    similarities = layer(torch.tensor(grid, dtype=torch.float32)).detach().numpy()
-    z = layer.templates.detach().numpy()
-    difference = scores(model, grid)
+    similarities = model.to_kernel_machine().log_kernel(grid)
+    z = model.templates_
+    difference = model.decision_function(grid)
 
-    figure = Figure(figsize=(8.2, 3.0), layout="constrained")
+    figure = Figure(figsize=(8.2, 3.2), layout="constrained")
     first, second, third = figure.subplots(1, 3)
     draw_points(first, points)
     for l in range(len(z)):
@@ -181,7 +163,7 @@ def how_it_works_picture() -> Figure:
     second.set(aspect="equal", xticks=[], yticks=[], xlim=(-3, 3), ylim=(-3, 3))
     second.set_title("2. MEX over the templates\n= a score for each class")
     draw_regions(third, points, difference)
-    accuracy = np.mean((scores(model, test[0]) > 0) == test[1])
+    accuracy = model.score(*test)
     third.set_title(f"3. the larger score decides\n{accuracy:.1%} of 1000 new points")
     return figure
 
@@ -193,7 +175,7 @@ def decision_regions_picture() -> Figure:
     _, grid = plane()
     for panels, name in zip(rows, ("moons", "circles", "blobs"), strict=True):
         points, test = toy_data(name, 300, 0), toy_data(name, 1000, 1)
-        simnet = fit_simnet(points, 8)
+        simnet = fit_simnet(points)
         svm = SVC(kernel="rbf", random_state=0).fit(*points)
         mlp = MLPClassifier((8,), solver="lbfgs", alpha=1e-3, max_iter=5000, random_state=0).fit(*points)
 
@@ -201,7 +183,7 @@ def decision_regions_picture() -> Figure:
             return np.asarray(mlp.predict_proba(x)[:, 1] - 0.5)
 
         shown = (
-            ("SimNet MLP, 8 templates", lambda x, model=simnet: scores(model, x)),
+            ("SimNet MLP, 8 templates", simnet.decision_function),
             (f"SVM (RBF), {len(svm.support_)} support vectors", svm.decision_function),
             ("MLP, 8 hidden units (ReLU)", log_odds),
         )
@@ -209,7 +191,7 @@ def decision_regions_picture() -> Figure:
             draw_regions(panel, points, decide(grid))
             accuracy = np.mean((decide(test[0]) > 0) == test[1])
             panel.set_title(f"{title}\n{accuracy:.1%} of 1000 new points")
-        panels[0].plot(*simnet[0].templates.detach().numpy().T, "kx", markersize=6)
+        panels[0].plot(*simnet.templates_.T, "kx", markersize=6)
         panels[1].plot(
             *svm.support_vectors_.T, "o", mfc="none", mec="black", markersize=5, markeredgewidth=0.5
         )

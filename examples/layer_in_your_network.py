@@ -17,7 +17,7 @@ train, test = load_dataset("digits", "train"), load_dataset("digits", "test")
 
 
 def network(head: nn.Module) -> nn.Sequential:
-    """Digits (N, 1, 8, 8) to ten scores. Templates are compared with features of one size: hence BatchNorm."""
+    """Digits (N, 1, 8, 8) to ten scores. Templates want features of one size: hence BatchNorm."""
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
         *(nn.Linear(16 * 3 * 3, 32), nn.BatchNorm1d(32), head),

@@ -1,4 +1,4 @@
-"""The pages build without a warning, and what they show is so: code runs, commands parse, pictures are there."""
+"""The pages build without a warning, and what they show is so: code runs, commands parse, links lead on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simnets import cli
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted({ROOT / "README.md", *DOCS.rglob("*.md")} - set(DOCS.glob("_build/**/*.md")))
-# Their code runs from top to bottom, as a reader would run it. The other pages' needs data or a trained network.
+# Their code runs from top to bottom, as a reader would run it. Other pages need data or a trained network.
 RUNNING = [ROOT / "README.md", DOCS / "index.md", DOCS / "operators.md", *sorted(DOCS.glob("tutorials/*.md"))]
 SOURCE = Path(simnets.__file__).parent
 # nn and pretrain have tests of their own for this
@@ -140,7 +140,7 @@ def test_a_wrong_command_would_be_found(tmp_path: Path) -> None:
 def test_the_tutorial_on_own_images_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its commands one after the other, on pictures of three colours, with a smaller network and one epoch."""
+    """Its commands one after the other, on pictures of three colours; a smaller network, one epoch."""
     monkeypatch.chdir(tmp_path)
     for name, colour in (("cat", (200, 60, 60)), ("dog", (60, 200, 60)), ("fish", (60, 60, 200))):
         folder = tmp_path / "pets" / name
