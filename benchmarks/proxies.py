@@ -11,6 +11,7 @@ The test set is never read. One seed: differences below about 1.5 points are tie
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import sys
 import time
@@ -59,6 +60,7 @@ def run(text: str) -> dict[str, object]:
         "validation": round(100 * last["validation_accuracy"], 2),
         "curve": [round(100 * record["validation_accuracy"], 2) for record in outcome.history],
         "seconds": round(time.monotonic() - started),
+        "recipe": dataclasses.asdict(recipe),
         "version": simnets.__version__,
     }
 

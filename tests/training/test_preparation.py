@@ -90,9 +90,10 @@ def test_groups_hold_every_learned_parameter_once() -> None:
     layer = model.layers[0].conv_similarity
     assert rate[id(layer.similarity.templates)] == FAST.filter_lr * FAST.template_lr
     assert rate[id(layer.conv_bias)] == FAST.lr
-    assert rate[id(model.classify.offsets)] == FAST.lr * FAST.offset_lr
+    assert rate[id(model.classify.offsets)] == FAST.filter_lr * FAST.offset_lr
     orthogonal = {id(value) for group in groups if group.get("orthogonal") for value in group["params"]}
-    maps = (layer.filters, layer.similarity.templates, layer.similarity.raw_weights)
+    similarity = layer.similarity
+    maps = (layer.filters, similarity.templates, similarity.raw_weights, model.classify.offsets)
     assert orthogonal == {id(value) for value in maps}
 
 

@@ -136,12 +136,12 @@ def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _maps_features(model: nn.Module, name: str) -> bool:
-    """Muon is for matrices from features to features: filters, templates and weights; not for classifiers."""
+    """Muon is for matrices: filters, templates, weights and offsets; not for a ConvNet's dense classifier."""
     module, _, last = name.rpartition(".")
     owner = model.get_submodule(module)
     if isinstance(owner, ConvSimilarity2d | nn.Conv2d):
         return last in ("filters", "weight")
-    return isinstance(owner, Similarity) and last in ("templates", "raw_weights")
+    return last in ("templates", "raw_weights", "offsets") and isinstance(owner, Similarity | Mex | Mex2d)
 
 
 @torch.no_grad()

@@ -43,7 +43,7 @@ class Recipe:
 
     optimizer: Literal["sgd", "adam", "muon"] = "muon"
     """sgd is SGD with Nesterov momentum (section 6.1); adam decouples its weight decay; muon is Muon for
-    filters, templates and weights, and adam for the rest."""
+    filters, templates, weights and offsets, and adam for the rest."""
     lr: float = 0.003
     """Learning rate at its peak."""
     filter_lr: float = 0.01
@@ -80,8 +80,8 @@ class Recipe:
     """Learning rate of the templates z, as a multiple of lr, or of filter_lr (muon)."""
     weight_lr: float = 3.0
     """Learning rate of log u, as a multiple of lr, or of filter_lr (muon)."""
-    offset_lr: float = 5.0
-    """Learning rate of the offsets b, as a multiple of lr."""
+    offset_lr: float = 3.0
+    """Learning rate of the offsets b, as a multiple of lr, or of filter_lr (muon)."""
     pretrain: bool = True
     """Start the similarity layers from the statistics of unlabelled patches (section 5)."""
     whitening: Literal["ica", "pca", "zca"] = "ica"
