@@ -30,9 +30,9 @@ class GeneralizedGaussianMixture(DensityMixin, BaseEstimator):  # type: ignore[m
     n_init: starts, of which the one with the largest likelihood is kept.
     scale_floor: no scale falls below this share of the coordinate's standard deviation.
     min_usage: a component with less than this share of a fair weight, 1/n, is dead. It is placed anew among
-    the rows that are explained worst, unless that would lower the likelihood.
+        the rows that are explained worst, unless that would lower the likelihood.
     weights_init, means_init, scales_init: the start; what is missing comes from k-means (k-means++ seeds,
-    at most `init_samples` rows).
+        at most `init_samples` rows).
 
     Means: the weighted mean at shape 2 and the weighted median at shape 1, else one safeguarded step an
     iteration towards the root of the likelihood equation, which a converged fit reaches. Below shape 1 that
