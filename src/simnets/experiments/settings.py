@@ -9,6 +9,5 @@ from __future__ import annotations
 from typing import Any
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "simnet2": {"noise": 0.1},
     "caffe_quick": {"filter_lr": 0.02},
 }
