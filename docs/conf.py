@@ -105,5 +105,11 @@ def _escaped(paragraph: list[str]) -> list[str]:
     return "".join(parts).split("\n")
 
 
+def results_are_a_page(app: Sphinx, page: str, source: list[str]) -> None:
+    """In the repository pages link to results/README.md, which here is results.md."""
+    source[0] = source[0].replace("](../results/README.md", "](results.md")
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("source-read", results_are_a_page)
     app.connect("autodoc-process-docstring", plain_docstrings, priority=100)  # before napoleon
