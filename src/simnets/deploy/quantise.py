@@ -5,9 +5,10 @@ of the weights is left out because processors without a dot product of bytes add
 where weights of full range overflow, which leaves little of a network.
 
 What is exponentiated stays float: the last similarity, where half a step of error becomes a factor of
-exp(β·s), and after it the classification MEX and global
-pooling, which are hardly any work. So does every square y·y, between a layer's 8-bit y and the next
-convolution's 8-bit y².
+exp(β·s), and after it the classification MEX and global pooling, which are hardly any work. So does the first
+convolution, unless it is the only one: whitening takes small differences between neighbouring pixels, for
+which 7 bits a weight are too few, and with three channels there is little to gain. So does every square y·y,
+between a layer's 8-bit y and the next convolution's 8-bit y².
 
 Ranges are the 0.05 and 99.95 percentiles of what is seen: similarities have long tails, and with the farthest
 of them in range too few steps are left for the rest. How these were chosen: docs/decisions/0006-inference.md.
@@ -47,8 +48,10 @@ def quantise(content: bytes, calibration: Tensor) -> bytes:
     shape = tuple(size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim[1:])
     images = _chosen(calibration, shape)
     excluded = float_nodes(model.graph)
-    products = {node.name for node in model.graph.node if node.op_type in ("Conv", "Gemm")}
-    if products <= excluded:
+    products = [node.name for node in model.graph.node if node.op_type in ("Conv", "Gemm")]
+    if set(products[1:]) - excluded:
+        excluded.add(products[0])
+    if set(products) <= excluded:
         raise SimNetsError(
             "nothing to quantise: this network is one similarity, which stays float; export it without int8"
         )
