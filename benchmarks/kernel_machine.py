@@ -85,8 +85,8 @@ def candidates(name: str) -> dict[str, tuple[Any, dict[str, list[Any]]]]:
     ]
     simnet: dict[str, Any] = {"random_state": 0}
     if fashion:
-        simnet |= {"p": 2.0, "n_templates": 256, "scaling": "common", "max_iter": 20, "alpha": 0.0}
-        searched: dict[str, list[Any]] = {"noise": [0.1, 0.3]}
+        simnet |= {"p": 2.0, "n_templates": 256, "scaling": "common", "max_iter": 20, "noise": 0.1}
+        searched: dict[str, list[Any]] = {"alpha": [1e-3, 3e-3, 1e-2]}
     elif pixels:
         simnet |= {"p": 2.0, "n_templates": 64, "scaling": "common", "alpha": 0.0}
         searched = {"weights": ["learned", "shared"], "noise": [0.7]}

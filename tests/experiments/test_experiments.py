@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -61,11 +62,16 @@ def test_what_is_done_is_not_done_again(finished: Path, monkeypatch: pytest.Monk
     assert run(DIGITS, trials_of(DIGITS), results=finished / "results", runs=finished / "runs")
 
 
-def test_goes_on_after_its_time_was_up(finished: Path, tmp_path: Path) -> None:
+def test_goes_on_after_its_time_was_up(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     places = {"results": tmp_path / "results", "runs": tmp_path / "runs"}
     one = trials_of(DIGITS, seeds=1)[:1]
-    # the first call has time to prepare and for a few steps, the second has none
-    assert not run(DIGITS, one, deadline=time.monotonic() + 0.5, **places)
+    with monkeypatch.context() as stopped_clock:
+        # the runner sees time left, and training, by the real clock, stops after its first step
+        stopped_clock.setattr(runner, "time", SimpleNamespace(monotonic=lambda: 0.0))
+        assert not run(DIGITS, one, deadline=1.0, **places)
+    assert (places["runs"] / one[0].name / "checkpoints").is_dir()
     assert not run(DIGITS, one, deadline=time.monotonic() - 1, **places)
     assert read_results(places["results"], "two-layer") == []
     assert run(DIGITS, one, **places)
