@@ -15,6 +15,7 @@ from simnets.deploy.optimize import optimize
 from simnets.deploy.quantise import quantise
 from simnets.errors import SimNetsError
 from simnets.models import ImageClassifier
+from simnets.training.evaluate import arranged
 
 Run = Callable[[], object]
 
@@ -83,6 +84,7 @@ def _training(contestant: Contestant, images: Tensor, threads: int) -> Run:
     """Forward and backward; the optimiser's step, which no image makes longer, is left out."""
     model = copy.deepcopy(contestant.model).train()
     labels = torch.arange(len(images)) % model.spec.num_classes
+    images = arranged(images)  # as the training loop has them
 
     def run() -> None:
         loss: Tensor = F.cross_entropy(model(images), labels)
