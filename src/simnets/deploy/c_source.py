@@ -176,7 +176,10 @@ def _operation(module: nn.Module, shape: Shape) -> tuple[_Operation, int, Pair, 
     stride, padding = (1, 1), 0
     if isinstance(module, nn.Conv2d | nn.Linear):
         filters = _filters(module.weight, shape)
-        operation = _Products({"filters": filters}, module.bias)
+        bias: Tensor | None = module.bias
+        operation = _Products(
+            {"filters": filters}, filters.new_zeros(len(module.weight)) if bias is None else bias
+        )
         if isinstance(module, nn.Conv2d):
             stride, padding = _pair(module.stride), int(module.padding[0])
     elif isinstance(module, SquaredSimilarity):

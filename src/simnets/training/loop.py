@@ -155,7 +155,8 @@ class _Loop:
             training, images=training.images.to(device), labels=training.labels.to(device)
         )
         changed = recipe.flip or recipe.shift or recipe.cutout
-        self.augmentation = Augmentation(recipe.flip, recipe.shift, recipe.cutout) if changed else None
+        options = (recipe.flip, recipe.shift, recipe.cutout, recipe.border)
+        self.augmentation = Augmentation(*options) if changed else None
         self.stream: Iterator[tuple[Tensor, Tensor]] | None = None
         # A set smaller than a batch is one batch; the images left over at an epoch's end wait for another
         # epoch's order, so that all steps weigh the same.

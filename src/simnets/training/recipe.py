@@ -62,7 +62,7 @@ class Recipe:
     """Share of the run in which the rate rises to its peak."""
     clip: float = 1.0
     """Largest norm of the gradient; 0 does not clip."""
-    label_smoothing: float = 0.0
+    label_smoothing: float = 0.1
     """Share of the target probability that is spread over all classes."""
     ema: float = 0.0
     """Decay of the running average of the weights, which is then what is evaluated and kept; 0 is off."""
@@ -71,6 +71,8 @@ class Recipe:
     """Mirror half of the images, left to right."""
     shift: int = 4
     """Shift images by up to this many pixels."""
+    border: Literal["zero", "reflect"] = "reflect"
+    """What a shift uncovers: black, or the image mirrored."""
     cutout: int = 0
     """Blank a random square of this many pixels a side."""
     noise: float = 0.0
@@ -118,6 +120,7 @@ class Recipe:
         _require(
             self.optimizer in optimizers, "optimizer", self.optimizer, " or ".join(map(repr, optimizers))
         )
+        _require(self.border in ("zero", "reflect"), "border", self.border, "'zero' or 'reflect'")
         whitenings = ("ica", "pca", "zca")
         _require(
             self.whitening in whitenings, "whitening", self.whitening, " or ".join(map(repr, whitenings))
@@ -141,6 +144,7 @@ RECIPES: dict[str, Recipe] = {
         milestones=(2 / 3, 5 / 6),  # after 200 and 250 of 300 epochs
         warmup=0.0,
         clip=0.0,
+        label_smoothing=0.0,
         flip=False,
         shift=0,
         template_lr=1.0,
@@ -159,7 +163,7 @@ RECIPES: dict[str, Recipe] = {
 # What a data set needs that differs from natural photographs: digits may not be mirrored.
 _ADAPTED: dict[str, dict[str, Any]] = {
     "svhn": {"flip": False},
-    "digits": {"epochs": 30, "flip": False, "shift": 1},
+    "digits": {"epochs": 30, "label_smoothing": 0.0, "flip": False, "shift": 1, "border": "zero"},
 }
 
 
