@@ -268,6 +268,7 @@ def test_fit_equals_plain_torch():
         weight_decay=0.01,
         schedule="constant",
         warmup=0,
+        label_smoothing=0,
         flip=False,
         shift=0,
     )
