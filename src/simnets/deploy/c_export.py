@@ -18,12 +18,13 @@ from simnets.data import ImageDataset
 from simnets.deploy._onnx import check_images
 from simnets.deploy.c_int8 import rounded
 from simnets.deploy.c_source import Source, c_source
+from simnets.deploy.comparison import TOLERANCE, Comparison, check_target, compare
 from simnets.deploy.inference import InferenceNetwork
-from simnets.deploy.onnx_export import TOLERANCE, example_images
+from simnets.deploy.onnx_export import example_images
 from simnets.deploy.optimize import optimize
 from simnets.errors import SimNetsError
 from simnets.models import ImageClassifier
-from simnets.training.evaluate import require_same_classes, scores_of
+from simnets.training.evaluate import require_same_classes
 from simnets.training.files import write_whole
 
 TIMEOUT = 600.0  # seconds, for the compiler and for all images
@@ -37,22 +38,6 @@ class Sizes:
     compiler: str
     code: int | None
     stack: int | None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Scores of the compiled file beside torch's, and accuracies where labelled images were given.
-
-    images: how many were compared. difference: the largest between two scores; scale: the largest score.
-    agreement: share of the images whose first class is the same.
-    """
-
-    images: int
-    difference: float
-    scale: float
-    agreement: float
-    accuracy: float | None = None
-    float_accuracy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,16 +69,7 @@ class CReport:
         found = self.comparison
         if found is None:
             return [*lines, "not compared with torch: no C compiler was found ($CC, cc, gcc, clang)"]
-        lines.append(
-            f"C and torch on {found.images} images: scores (up to {found.scale:.3g}) differ by "
-            f"{found.difference:.2g} at most, the first class is the same for {found.agreement:.2%}"
-        )
-        if found.accuracy is not None and found.float_accuracy is not None:
-            lost = 100 * (found.float_accuracy - found.accuracy)
-            lines.append(
-                f"accuracy {found.accuracy:.2%}, torch {found.float_accuracy:.2%}: {lost:.2f} points lost"
-            )
-        return lines
+        return [*lines, *found.compared("C")]
 
 
 def export_c(
@@ -128,7 +104,7 @@ def export_c(
         True
     """
     target = Path(path)
-    _check_target(target, overwrite)
+    check_target(target, overwrite, "model.c")
     if not isinstance(model, ImageClassifier):
         raise SimNetsError(f"model is a {type(model).__name__}, expected a network of simnets")
     if test is not None:
@@ -150,18 +126,9 @@ def export_c(
             sizes = _sizes(compiler, file, source)
             found = _c_scores(compiler, file, images, model.spec.num_classes)
         _check(network, images, found)
-        comparison = _compared(model, images, found, test)
+        comparison = compare(model, images, found, test)
     write_whole(target, source.text)
     return CReport(target, int8, len(source.text), source.weights, source.memory, sizes, comparison)
-
-
-def _check_target(target: Path, overwrite: bool) -> None:
-    if target.is_dir():
-        raise SimNetsError(f"{target} is a folder; give the name of a file, such as {target / 'model.c'}")
-    if target.exists() and not overwrite:
-        raise SimNetsError(f"{target} exists; choose another name, or overwrite=True (--overwrite)")
-    if not target.parent.is_dir():
-        raise SimNetsError(f"the folder {target.parent} does not exist; make it first")
 
 
 # ── the compiler ─────────────────────────────────────────────────────────────────────────────────────────
@@ -236,22 +203,6 @@ def _check(network: InferenceNetwork, images: Tensor, found: Tensor) -> None:
             f"model cannot be exported: scores of the C file and torch differ by "
             f"{difference.max():.2g}, they are up to {scale.max():.3g}; nothing was written"
         )
-
-
-def _compared(model: ImageClassifier, images: Tensor, found: Tensor, test: ImageDataset | None) -> Comparison:
-    expected = scores_of(model, images)
-    accuracies = [
-        None if test is None else float((scores.argmax(1) == test.labels).double().mean())
-        for scores in (found, expected)
-    ]
-    return Comparison(
-        images=len(images),
-        difference=float((expected - found).abs().max()),
-        scale=float(expected.abs().max()),
-        agreement=float((expected.argmax(1) == found.argmax(1)).double().mean()),
-        accuracy=accuracies[0],
-        float_accuracy=accuracies[1],
-    )
 
 
 def _kb(size: int) -> str:

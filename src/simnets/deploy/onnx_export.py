@@ -20,53 +20,32 @@ from torch.nn import functional as F
 
 from simnets.data import ImageDataset, load_dataset
 from simnets.deploy._onnx import check_images, require, session
+from simnets.deploy.comparison import TOLERANCE, Comparison, check_target, compare
 from simnets.deploy.optimize import optimize
 from simnets.deploy.quantise import quantise
 from simnets.errors import SimNetsError
 from simnets.models import ImageClassifier
-from simnets.training.evaluate import require_same_classes, scores_of
+from simnets.training.evaluate import require_same_classes
 from simnets.training.files import write_whole
 
 OPSETS = range(18, 24)
-# Scores of a float graph may differ from torch's by this much of the largest score: the order of sums.
-TOLERANCE = 1e-3
 _BATCH = 250
 
 
-@dataclass(frozen=True)
-class ExportReport:
-    """What `export_onnx` wrote, and how near ONNX Runtime's scores are to torch's.
-
-    images: how many were compared. difference: the largest between two scores; scale: the largest score.
-    agreement: share of the images whose first class is the same. accuracy, float_accuracy: of the file and
-    of the network, where labelled images were given.
-    """
+@dataclass(frozen=True, kw_only=True)
+class ExportReport(Comparison):
+    """What `export_onnx` wrote, and how near ONNX Runtime's scores are to torch's."""
 
     path: Path
     opset: int
     size: int
     int8: bool
-    images: int
-    difference: float
-    scale: float
-    agreement: float
-    accuracy: float | None = None
-    float_accuracy: float | None = None
 
     def lines(self) -> list[str]:
         """What a person wants to know, a line each."""
         kind = "int8" if self.int8 else "float"
-        lines = [
-            f"{self.path}: ONNX {kind}, opset {self.opset}, {self.size / 1000:,.1f} KB",
-            f"ONNX Runtime and torch on {self.images} images: scores (up to {self.scale:.3g}) differ by "
-            f"{self.difference:.2g} at most, the first class is the same for {self.agreement:.2%}",
-        ]
-        if self.accuracy is not None and self.float_accuracy is not None:
-            lost = 100 * (self.float_accuracy - self.accuracy)
-            lines.append(
-                f"accuracy {self.accuracy:.2%}, torch {self.float_accuracy:.2%}: {lost:.2f} points lost"
-            )
-        return lines
+        written = f"{self.path}: ONNX {kind}, opset {self.opset}, {self.size / 1000:,.1f} KB"
+        return [written, *self.compared("ONNX Runtime")]
 
 
 def export_onnx(
@@ -102,7 +81,7 @@ def export_onnx(
         True
     """
     target = Path(path)
-    _check_target(target, overwrite)
+    check_target(target, overwrite, "model.onnx")
     require("onnxruntime")
     if not isinstance(model, ImageClassifier):
         raise SimNetsError(f"model is a {type(model).__name__}, expected a network of simnets")
@@ -117,7 +96,10 @@ def export_onnx(
     content = to_onnx(model, input_shape, opset)
     if calibration is not None:
         content = quantise(content, calibration)
-    report = _compared(model, content, images, test, target, opset, int8=calibration is not None)
+    comparison = compare(model, images, onnx_scores(content, images), test)
+    report = ExportReport(
+        path=target, opset=opset, size=len(content), int8=calibration is not None, **vars(comparison)
+    )
     if not report.int8 and not report.difference <= TOLERANCE * report.scale:
         raise SimNetsError(
             f"model cannot be exported: scores of ONNX Runtime and torch differ by {report.difference:.2g}, "
@@ -207,34 +189,6 @@ def onnx_scores(content: bytes, images: Tensor) -> Tensor:
     return torch.from_numpy(np.concatenate(parts))
 
 
-def _compared(
-    model: ImageClassifier,
-    content: bytes,
-    images: Tensor,
-    test: ImageDataset | None,
-    target: Path,
-    opset: int,
-    int8: bool,
-) -> ExportReport:
-    expected, found = scores_of(model, images), onnx_scores(content, images)
-    accuracies = [
-        None if test is None else float((scores.argmax(1) == test.labels).double().mean())
-        for scores in (found, expected)
-    ]
-    return ExportReport(
-        path=target,
-        opset=opset,
-        size=len(content),
-        int8=int8,
-        images=len(images),
-        difference=float((expected - found).abs().max()),
-        scale=float(expected.abs().max()),
-        agreement=float((expected.argmax(1) == found.argmax(1)).double().mean()),
-        accuracy=accuracies[0],
-        float_accuracy=accuracies[1],
-    )
-
-
 def example_images(shape: tuple[int, ...], count: int = 64) -> Tensor:
     """Digits brought to the size (C, H, W), in every channel; for plain vectors (d,), noise."""
     if len(shape) != 3:
@@ -243,12 +197,3 @@ def example_images(shape: tuple[int, ...], count: int = 64) -> Tensor:
     digits = load_dataset("digits", "test").images[:count].float()
     resized = F.interpolate(digits, shape[1:], mode="bilinear")
     return resized.round().clamp(0, 255).to(torch.uint8).expand(-1, shape[0], -1, -1).contiguous()
-
-
-def _check_target(target: Path, overwrite: bool) -> None:
-    if target.is_dir():
-        raise SimNetsError(f"{target} is a folder; give the name of a file, such as {target / 'model.onnx'}")
-    if target.exists() and not overwrite:
-        raise SimNetsError(f"{target} exists; choose another name, or overwrite=True (--overwrite)")
-    if not target.parent.is_dir():
-        raise SimNetsError(f"the folder {target.parent} does not exist; make it first")

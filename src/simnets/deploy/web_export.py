@@ -23,7 +23,8 @@ from torch.nn import functional as F
 from simnets.data import ImageDataset
 from simnets.data.download import Progress
 from simnets.deploy._onnx import check_images, require, session
-from simnets.deploy.onnx_export import TOLERANCE, ExportReport, example_images, export_onnx, traced
+from simnets.deploy.comparison import TOLERANCE
+from simnets.deploy.onnx_export import ExportReport, example_images, export_onnx, traced
 from simnets.deploy.web_runtime import SCRIPT, VERSION, WASM, runtime_files
 from simnets.errors import SimNetsError
 from simnets.flops import count_cost

@@ -1,7 +1,7 @@
 """The tuned settings of each network, beside recipe `fast`: chosen on held-out training images only.
 
-How they were chosen is in docs/training_notes.md; every comparison in results/proxies.jsonl. A network that
-is not named here trains with the recipe as it stands.
+How they were chosen is in docs/training_notes.md, and what `benchmarks/proxies.py` gave for them in
+results/proxies.jsonl. A network that is not named here trains with the recipe as it stands.
 """
 
 from __future__ import annotations
