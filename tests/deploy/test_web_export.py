@@ -92,7 +92,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def export_onnx(model: ImageClassifier, path: Path, **options: Any) -> ExportReport:
         path.write_bytes(b"onnx")
-        return ExportReport(path, opset=18, size=4, int8=False, images=1, difference=0, scale=1, agreement=1)
+        return ExportReport(
+            path=path, opset=18, size=4, int8=False, images=1, difference=0, scale=1, agreement=1
+        )
 
     monkeypatch.setattr(web_export, "export_onnx", export_onnx)
 
