@@ -97,8 +97,6 @@ def test_deep_simnet_is_the_formula(layers: tuple[LayerSpec, ...], betas: tuple[
 
 @pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
 def test_folding_changes_no_score(layers: tuple[LayerSpec, ...]) -> None:
-    if layers[0].whitened is None and layers[0].weights_mode == "none" and layers[0].kind == "lp":
-        pytest.skip("nothing to fold into")
     model = make(layers, classify_beta=0.8, global_beta=0.3)
     model.scale = 3.7
     generator = torch.Generator().manual_seed(3)

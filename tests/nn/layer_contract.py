@@ -22,9 +22,7 @@ class LayerContract:
 
     variants: ClassVar[dict[str, dict[str, Any]]] = {"default": {}}
     traced: ClassVar[tuple[str, ...]] = ("default",)  # variants that are also compiled and exported
-    images = True
     random = True  # whether reset_parameters draws anything
-    smooth = True  # whether finite differences are meaningful
 
     def make(self, **options: Any) -> Any:
         raise NotImplementedError
@@ -59,8 +57,6 @@ class LayerContract:
 
     def test_gradients(self, variant: dict[str, Any]) -> None:
         layer, x = self.made(variant), self.input()
-        if not self.smooth:
-            pytest.skip("finite differences are meaningless")
         learned = {name: value for name, value in layer.named_parameters() if value.requires_grad}
 
         def function(x: Tensor, *values: Tensor) -> Tensor:
@@ -77,14 +73,6 @@ class LayerContract:
     def test_empty_batch(self, variant: dict[str, Any]) -> None:
         layer = self.made(variant)
         assert layer(self.input()[:0]).shape == (0, *layer(self.input()).shape[1:])
-
-    def test_channels_last_stays_so(self, variant: dict[str, Any]) -> None:
-        if not self.images:
-            pytest.skip("rows have one memory format")
-        layer, x = self.made(variant), self.input()
-        result = layer(x.contiguous(memory_format=torch.channels_last))
-        assert result.ndim == 2 or result.is_contiguous(memory_format=torch.channels_last)
-        torch.testing.assert_close(result, layer(x))
 
     # ── copying and saving ───────────────────────────────────────────────────────────────────────────
 
@@ -157,6 +145,16 @@ class LayerContract:
             if isinstance(module, Layer):
                 for name, mode in module._modes.items():
                     assert mode == "none" or name in line or (name == "p" and module.kind == "linear")
+
+
+class ImageLayerContract(LayerContract):
+    """What every layer of maps (N, C, H, W) must do besides; rows have one memory format."""
+
+    def test_channels_last_stays_so(self, variant: dict[str, Any]) -> None:
+        layer, x = self.made(variant), self.input()
+        result = layer(x.contiguous(memory_format=torch.channels_last))
+        assert result.ndim == 2 or result.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(result, layer(x))
 
 
 def shared_family(source: nn.Module, sharer: nn.Module, name: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from layer_contract import F64, LayerContract, refused, shared_family
+from layer_contract import F64, ImageLayerContract, refused, shared_family
 from test_similarity2d import patch_loop
 from test_similarity_layer import formula
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from simnets.nn import ConvSimilarity2d, Similarity2d
 
 
-class TestConvSimilarity2d(LayerContract):
+class TestConvSimilarity2d(ImageLayerContract):
     variants: ClassVar[dict[str, dict[str, Any]]] = {
         "l2": {"bias_mode": "learned", "normalization": True},
         "l2_padded": {"padding": 1, "conv_bias_mode": "none", "stride": 2},

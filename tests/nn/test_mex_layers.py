@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from layer_contract import F64, LayerContract, refused, shared_family
+from layer_contract import F64, ImageLayerContract, LayerContract, refused, shared_family
 from torch import Tensor, nn
 
 from simnets.nn import GlobalMexPool2d, Mex, Mex2d, MexPool2d
@@ -37,7 +37,6 @@ def offsets_of(layer: Any) -> Tensor:
 
 
 class TestMex(LayerContract):
-    images = False
     variants = BETAS
     traced = ("mean", "maximum", "normalized_learned")
 
@@ -51,7 +50,7 @@ class TestMex(LayerContract):
         return reference.mex(x, layer.beta.detach().to(x), offsets_of(layer))
 
 
-class TestMex2d(LayerContract):
+class TestMex2d(ImageLayerContract):
     variants: ClassVar[dict[str, dict[str, Any]]] = {
         "one": {},
         "regions": {"regions": (2, 3), "beta": 2.0},
@@ -79,7 +78,7 @@ class TestMex2d(LayerContract):
         return result
 
 
-class TestGlobalMexPool2d(LayerContract):
+class TestGlobalMexPool2d(ImageLayerContract):
     variants: ClassVar[dict[str, dict[str, Any]]] = {
         "mean": {},
         "maximum": {"beta": math.inf},

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
-from layer_contract import F64, LayerContract, refused
+from layer_contract import F64, ImageLayerContract, refused
 from torch import Tensor
 
 from simnets.nn import MexPool2d
 from simnets.ops import reference
 
 
-class TestMexPool2d(LayerContract):
+class TestMexPool2d(ImageLayerContract):
     variants: ClassVar[dict[str, dict[str, Any]]] = {
         "maximum": {},
         "minimum": {"beta": -math.inf, "padding": 1},

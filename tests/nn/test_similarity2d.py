@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
-from layer_contract import F64, LayerContract, refused, shared_family
+from layer_contract import F64, ImageLayerContract, refused, shared_family
 from test_similarity_layer import formula
 from torch import Tensor
 
@@ -27,7 +27,7 @@ def patch_loop(x: Tensor, layer: Any) -> Tensor:
     return torch.stack(rows, 1)
 
 
-class TestSimilarity2d(LayerContract):
+class TestSimilarity2d(ImageLayerContract):
     variants: ClassVar[dict[str, dict[str, Any]]] = {
         "l2": {"bias_mode": "learned"},
         "l2_padded": {"padding": 1, "padding_value": 0.7, "normalization": True},

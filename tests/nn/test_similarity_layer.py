@@ -31,7 +31,6 @@ def formula(layer: Similarity, x: Tensor) -> Tensor:
 
 
 class TestSimilarity(LayerContract):
-    images = False
     variants: ClassVar[dict[str, dict[str, Any]]] = {
         "l2": {},
         "l1_bias": {"p": 1.0, "bias_mode": "learned"},

@@ -278,12 +278,14 @@ HARD = {
 }
 
 
-@pytest.mark.parametrize("points", HARD)
-@pytest.mark.parametrize("beta", [0.9, -0.9, 1e-4, -1e-4, 0.0, 12.0])
+# near β = 0 numeric derivatives for β carry the third power of the distance, too much where it is far
+@pytest.mark.parametrize(
+    ("points", "beta"),
+    [(points, beta) for points in HARD for beta in (0.9, -0.9, 12.0)]
+    + [(points, beta) for points in ("ordinary", "ties") for beta in (1e-4, -1e-4, 0.0)],
+)
 @pytest.mark.parametrize("with_offsets", [False, True])
 def test_gradcheck(points: str, beta: float, with_offsets: bool) -> None:
-    if points == "far apart" and abs(beta) < 0.1:
-        pytest.skip("numeric derivatives for β carry the third power of the distance")
     x = torch.tensor(HARD[points], dtype=FLOAT64, requires_grad=True)
     b = x.detach().flip(1).neg().requires_grad_() if with_offsets else None
     learned = torch.tensor([beta], dtype=FLOAT64, requires_grad=True)
