@@ -522,23 +522,22 @@ def reproduce(
     if budget_hours is not None and not budget_hours > 0:
         raise SimNetsError(f"budget_hours is {budget_hours}; expected a positive number")
     deadline = None if budget_hours is None else time.monotonic() + 3600 * budget_hours
-    for experiment in experiments.EXPERIMENTS.values():
-        if what in ("all", experiment.name):
-            trials = experiments.trials_of(
-                experiment, epochs=epochs, seeds=seeds, datasets=datasets, networks=networks
-            )
-            done = experiments.run(
-                experiment,
-                trials,
-                results=results,
-                runs=runs,
-                deadline=deadline,
-                device=device,
-                threads=threads,
-                display=lambda: display_for(console),
-            )
-            if not done:
-                return
+    chosen = [one for one in experiments.EXPERIMENTS.values() if what in ("all", one.name)]
+    for experiment in chosen:
+        done = experiments.run(
+            experiment,
+            experiments.trials_of(
+                experiment, epochs=epochs, seeds=seeds, datasets=datasets, networks=networks, among=chosen
+            ),
+            results=results,
+            runs=runs,
+            deadline=deadline,
+            device=device,
+            threads=threads,
+            display=lambda: display_for(console),
+        )
+        if not done:
+            return
 
 
 def _has_results(readme: Path) -> bool:

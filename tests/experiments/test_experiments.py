@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import simnets
+from simnets import experiments
+from simnets.cli import main
 from simnets.errors import SimNetsError
 from simnets.experiments import (
     EXPERIMENTS,
@@ -146,6 +148,33 @@ def test_all_seeds_of_a_trial_come_after_the_first_of_all() -> None:
 def test_bad_wishes_are_refused(asked: dict[str, object], expected: str) -> None:
     with pytest.raises(SimNetsError, match=expected):
         trials_of(DIGITS, **asked)
+
+
+def test_all_leaves_out_experiments_without_what_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Experiment("compact", "Other", (Trial("nin_compact", "svhn"), Trial("nin_compact")), {})
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {"two-layer": DIGITS, "compact": other})
+    ran: list[tuple[str, list[str]]] = []
+
+    def run(experiment: Experiment, trials: list[Trial], **places: object) -> bool:
+        ran.append((experiment.name, [trial.name for trial in trials]))
+        return True
+
+    monkeypatch.setattr(experiments, "run", run)
+    assert main(["reproduce", "all", "--datasets", "svhn", "--seeds", "1"]) == 0
+    assert ran == [("two-layer", []), ("compact", ["nin_compact-svhn-100epochs-seed0"])]
+    # one without trials is no reason to stop
+    assert runner.run(DIGITS, [])
+    for what, expected in (
+        (["all", "--datasets", "mnist"], "mnist is not in any experiment; they have cifar10, digits, svhn"),
+        (["all", "--networks", "lenet"], "lenet is not in any experiment; they have nin_compact, simnet_m"),
+        (["two-layer", "--datasets", "svhn"], "svhn is not in experiment two-layer; it has digits"),
+    ):
+        capsys.readouterr()
+        assert main(["reproduce", *what]) == 2
+        assert expected in capsys.readouterr().err
+    assert len(ran) == 2
 
 
 def test_damaged_results_are_refused(tmp_path: Path) -> None:

@@ -23,17 +23,20 @@ def trials_of(
     seeds: int | None = None,
     datasets: Sequence[str] | None = None,
     networks: Sequence[str] | None = None,
+    among: Sequence[Experiment] = (),
 ) -> list[Trial]:
-    """The trials in order: seed 0 of all first, then seed 1 of all, and so on."""
+    """The trials in order: seed 0 of all first, then seed 1 of all, and so on.
+
+    among: experiments that are run together; a name that one of them has is not refused.
+    """
+    possible = [trial for one in among or (experiment,) for trial in one.trials]
+    where = "any experiment; they have" if len(among) > 1 else f"experiment {experiment.name}; it has"
     for name, asked, known in (
-        ("datasets", datasets, {trial.data for trial in experiment.trials}),
-        ("networks", networks, {trial.network for trial in experiment.trials}),
+        ("datasets", datasets, {trial.data for trial in possible}),
+        ("networks", networks, {trial.network for trial in possible}),
     ):
         if unknown := sorted(set(asked or ()) - known):
-            raise SimNetsError(
-                f"{name}: {unknown[0]} is not in experiment {experiment.name}; it has "
-                f"{', '.join(sorted(known))}"
-            )
+            raise SimNetsError(f"{name}: {unknown[0]} is not in {where} {', '.join(sorted(known))}")
     for name, value in (("epochs", epochs), ("seeds", seeds)):
         if value is not None and value < 1:
             raise SimNetsError(f"{name} is {value}; expected a whole number of at least 1")
