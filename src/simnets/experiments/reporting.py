@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from simnets.errors import SimNetsError
 from simnets.experiments.plan import EXPERIMENTS
@@ -228,6 +230,14 @@ def _colour(network: str) -> str:
     return _COLOURS["simnet" if network.startswith("simnet") else "other"]
 
 
+def _log_millions(axes: Axes) -> None:
+    """A logarithmic axis that says 20, not 2×10¹."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def _accuracy_against_operations(rows: list[Row]) -> Figure:
     """Figure 2(b) with every network of the project."""
     figure = Figure(figsize=(8, 5), layout="constrained")
@@ -246,8 +256,8 @@ def _accuracy_against_operations(rows: list[Row]) -> Figure:
             fontsize=7,
             color=colour,
         )
-    axes.set_xscale("log")
     axes.margins(x=0.25)
+    _log_millions(axes)
     axes.set_xlabel("million operations an image (simnets.count_cost)")
     axes.set_ylabel("test accuracy, %")
     axes.set_title("CIFAR-10: SimNets (green) and ConvNets (brown); epochs as trained")
@@ -274,7 +284,7 @@ def _single_layer(rows: list[Row]) -> Figure:
                     "o-" if epochs == max(row.epochs for row in rows) else "x:",
                     label=f"{label}, {epochs} epochs",
                 )
-    axes.set_xscale("log")
+    _log_millions(axes)
     axes.set_xlabel("million operations an image")
     axes.set_ylabel("test accuracy, %")
     axes.set_title("Single-layer networks on CIFAR-10 (figure 2b)")
