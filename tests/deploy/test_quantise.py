@@ -7,39 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 import simnets
 from simnets import SimNetsError
 from simnets.data import load_dataset
 from simnets.deploy import export_onnx, quantise
 from simnets.deploy.onnx_export import onnx_scores, to_onnx
-from simnets.models import DeepSimNet, DeepSimNetSpec, LayerSpec
+from simnets.models import DeepSimNet
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-
-
-@pytest.fixture(scope="module")
-def trained() -> DeepSimNet:
-    """Two layers on digits, with a few seconds of Adam."""
-    torch.manual_seed(0)
-    layers = (
-        LayerSpec(whitened=9, templates=16, field=3, pool=2),
-        LayerSpec(whitened=24, templates=32, field=3),
-    )
-    model = DeepSimNetSpec(input_shape=(1, 8, 8), layers=layers).build()
-    train = load_dataset("digits", "train")
-    model.scale = 8.0
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    for _ in range(150):
-        chosen = torch.randint(len(train), (100,))
-        loss = F.cross_entropy(model(train.images[chosen]), train.labels[chosen])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    model.fold()
-    return model.eval()
 
 
 @pytest.fixture(scope="module")

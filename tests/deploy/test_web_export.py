@@ -9,6 +9,7 @@ import re
 import shutil
 import tarfile
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from browser import ENTER, SPACE, TAB, Browser, browser, missing, serving
 from PIL import Image
 from sklearn.datasets import load_sample_image
 from torch import Tensor
-from torch.nn import functional as F
 
 import simnets
 from simnets import SimNetsError
@@ -27,7 +27,7 @@ from simnets.data import ImageDataset, load_dataset, read_image
 from simnets.data import download as downloading
 from simnets.data.official import Download
 from simnets.deploy import ExportReport, WebReport, export_web, web_export, web_runtime
-from simnets.models import DeepSimNet, DeepSimNetSpec, ImageClassifier, LayerSpec
+from simnets.models import DeepSimNet, ImageClassifier
 from simnets.nn import ConvSimilarity2d
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -44,29 +44,10 @@ def digits() -> ImageDataset:
 
 
 @pytest.fixture(scope="module")
-def model() -> DeepSimNet:
-    """Two layers on digits, with a second of Adam; the first is padded, so that maps and image differ."""
-    torch.manual_seed(0)
-    layers = (
-        LayerSpec(whitened=9, templates=16, field=3, padding=1, pool=2),
-        LayerSpec(whitened=24, templates=32, field=3),
-    )
-    built = DeepSimNetSpec(input_shape=(1, 8, 8), layers=layers).build()
-    built.classes = CLASSES
-    train = load_dataset("digits", "train")
-    built.scale = 8.0
-    for block in built.layers:  # scores of a few dozen, of which float32 holds 1e-5
-        similarity = block.conv_similarity.similarity
-        similarity.weights = similarity.weights * 0.05
-    optimizer = torch.optim.Adam(built.parameters(), lr=0.02)
-    for _ in range(100):
-        chosen = torch.randint(len(train), (100,))
-        loss = F.cross_entropy(built(train.images[chosen]), train.labels[chosen])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    built.fold()
-    return built.eval()
+def model(trained: DeepSimNet) -> DeepSimNet:
+    named = deepcopy(trained)
+    named.classes = CLASSES
+    return named
 
 
 @pytest.fixture(scope="module")
