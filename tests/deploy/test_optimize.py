@@ -111,6 +111,15 @@ def test_rewrites_are_exact(options: dict[str, Any]) -> None:
     assert_same(randomised(model), digits((2, 22, 20)), 1e-10)
 
 
+def test_natural_coordinates_are_undone() -> None:
+    torch.manual_seed(1)
+    model = randomised(simnets.create_model("simnet2", input_shape=(2, 22, 20), padding=1).double())
+    assert isinstance(model, DeepSimNet)
+    model.to_natural()
+    assert_same(model, digits((2, 22, 20)), 1e-10)
+    assert model.layers[0].conv_similarity.slope_norms is not None  # of the copy, not of the network
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"p": 1.0}, {"kind": "linear"}, {"beta": -1.5}, {"beta": INFINITY}], ids=str
 )

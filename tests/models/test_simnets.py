@@ -1,9 +1,12 @@
 """The SimNets against the paper's formulas, written out with the reference operators."""
 
+import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 import simnets
@@ -115,6 +118,46 @@ def test_folding_changes_no_score(layers: tuple[LayerSpec, ...]) -> None:
     assert torch.allclose(model(x), before, rtol=1e-9, atol=1e-9)
     model.fold()  # nothing left to do
     assert torch.allclose(model(x), before, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+@pytest.mark.parametrize("pool_beta", [INFINITY, 0.0, 0.7])
+def test_natural_coordinates_change_no_score(pool_beta: float, noise: float) -> None:
+    layers = (
+        LayerSpec(
+            whitened=6, templates=5, field=3, padding=1, pool=3, pool_beta=pool_beta, bias_mode="learned"
+        ),
+        LayerSpec(whitened=4, templates=5, field=3, padding=1, noise=noise),
+        LayerSpec(whitened=4, templates=7, field=3, padding=1),
+    )
+    model = make(layers, classify_beta=0.8, global_beta=0.3)
+    x = torch.rand(2, 2, 12, 11, dtype=torch.float64)
+
+    def scores() -> Tensor:
+        torch.manual_seed(0)
+        result: Tensor = model(x)  # the noise of training, too
+        return result
+
+    before, state = scores(), {name: value.clone() for name, value in model.state_dict().items()}
+    model.to_natural()
+    natural = [block.conv_similarity.slope_norms is not None for block in model.layers]
+    assert natural == [True, True, False]  # what the last layer's offsets make up for, it may keep
+    assert torch.allclose(scores(), before, rtol=1e-9, atol=1e-9)
+    model.fold()
+    assert state.keys() == model.state_dict().keys()
+    for name, value in model.state_dict().items():
+        assert torch.allclose(value, state[name], rtol=1e-9, atol=1e-9), name
+
+
+@pytest.mark.parametrize(
+    "changes", [{"p": 1.0}, {"kind": "linear"}, {"weights_mode": "none"}, {"whitened": None}], ids=str
+)
+def test_layers_without_natural_coordinates_keep_theirs(changes: dict[str, Any]) -> None:
+    layer = LayerSpec(whitened=4, templates=5, field=3)
+    model = make((dataclasses.replace(layer, **changes), layer))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    model.to_natural()
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
 def test_a_scale_that_cannot_be_folded_is_said() -> None:

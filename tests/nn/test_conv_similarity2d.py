@@ -12,6 +12,7 @@ from layer_contract import F64, ImageLayerContract, refused, shared_family
 from test_similarity2d import patch_loop
 from test_similarity_layer import formula
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from simnets.nn import ConvSimilarity2d, Similarity2d
 
@@ -155,6 +156,77 @@ def test_a_preconditioned_layer_compiles_and_exports() -> None:
     layer.precondition(matrix(18))
     torch.testing.assert_close(torch.compile(layer, backend="aot_eager", fullgraph=True)(x), layer(x))
     torch.testing.assert_close(torch.export.export(layer, (x,)).module()(x), layer(x))
+
+
+def test_natural_coordinates_leave_a_constant_out() -> None:
+    layer, x = (
+        ConvSimilarity2d(2, 4, 3, 3, bias_mode="learned", dtype=F64),
+        torch.randn(2, 2, 6, 6, dtype=F64),
+    )
+    with torch.no_grad():
+        layer.similarity.raw_weights.normal_()
+    z, before = layer.similarity.templates.clone(), layer(x)
+    constants = layer.to_natural()
+    torch.testing.assert_close(constants, (layer.similarity.weights * z * z).sum(1))
+    torch.testing.assert_close(layer.similarity.templates, 2 * layer.similarity.weights * z)
+    torch.testing.assert_close(layer(x), before + constants.view(-1, 1, 1))
+    torch.testing.assert_close(layer.effective_templates, z)
+    torch.testing.assert_close(layer.slope_norms, layer.similarity.templates.norm(dim=1))
+    torch.testing.assert_close(layer.from_natural(), constants)
+    torch.testing.assert_close(layer.similarity.templates, z)
+    torch.testing.assert_close(layer(x), before)
+    assert not layer.from_natural().any()  # nothing left to undo
+    torch.testing.assert_close(layer(x), before)
+
+
+def test_natural_coordinates_reach_linear_filters() -> None:
+    """u → 0 with v = 2u∘z fixed: in these coordinates a step, in (z, u) at infinity."""
+    layer, x = ConvSimilarity2d(2, 4, 3, 3, dtype=F64), torch.randn(2, 2, 6, 6, dtype=F64)
+    layer.to_natural()
+    layer.similarity.weights = torch.full((3, 4), 1e-12)
+    y = torch.nn.functional.conv2d(x, layer.filters, layer.conv_bias)
+    linear = torch.einsum("nd,bdhw->bnhw", layer.similarity.templates, y)
+    torch.testing.assert_close(layer(x), linear, rtol=1e-9, atol=1e-9)
+
+
+def test_natural_coordinates_are_part_of_the_state() -> None:
+    layer, x = ConvSimilarity2d(2, 4, 3, 3), torch.randn(2, 2, 6, 6)
+    layer.to_natural()
+    other = ConvSimilarity2d(2, 4, 3, 3)
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(x), layer(x))
+    assert torch.equal(copy.deepcopy(layer)(x), layer(x))
+    assert "natural" in repr(layer)
+    layer.from_natural()
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(x), layer(x))
+    layer.to_natural()
+    layer.reset_parameters()
+    assert layer.slope_norms is None
+
+
+def test_a_natural_layer_has_right_gradients_and_compiles() -> None:
+    layer, x = ConvSimilarity2d(2, 4, 3, 3, dtype=F64), torch.randn(2, 2, 5, 5, dtype=F64, requires_grad=True)
+    layer.to_natural()
+    learned = dict(layer.named_parameters())
+
+    def function(x: Tensor, *values: Tensor) -> Tensor:
+        return functional_call(layer, dict(zip(learned, values, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(function, (x, *learned.values()), fast_mode=True)
+    torch.testing.assert_close(torch.compile(layer, backend="aot_eager", fullgraph=True)(x), layer(x))
+
+
+@pytest.mark.parametrize(
+    "options", [{"p": 1.0}, {"kind": "linear"}, {"weights_mode": "none"}, {"p_mode": "learned"}], ids=str
+)
+def test_only_weighted_l2_has_natural_coordinates(options: dict[str, Any]) -> None:
+    with refused("to_natural: expected an ℓ2 similarity with weights"):
+        ConvSimilarity2d(2, 4, 3, 3, **options).to_natural()
+    layer = ConvSimilarity2d(2, 4, 3, 3)
+    layer.to_natural()
+    with refused("in natural coordinates already"):
+        layer.to_natural()
 
 
 @pytest.mark.parametrize(

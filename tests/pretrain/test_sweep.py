@@ -122,6 +122,25 @@ def test_layers_below_have_outputs_of_one_size():
     assert float(maps.var(1).mean().sqrt()) == pytest.approx(1.0, rel=0.05)
 
 
+def test_templates_far_away_make_similarities_nearly_linear():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        ConvSimilarity2d(1, 6, 5, 3), MexPool2d(2), ConvSimilarity2d(5, 4, 3, 3), Mex2d(3, 2)
+    )
+    pretrain_model(model, DIGITS, PretrainConfig(**QUICK, energy=0.25))
+    layer = model[0].similarity
+    y = torch.as_tensor(whitened(model[0], DIGITS))
+    u, z = layer.weights.detach(), layer.templates.detach().clone()
+    linear, quadratic = y @ (2 * u * z).T, y.square() @ u.T
+    assert 0.2 < float(quadratic.std(0).mean() / linear.std(0).mean()) < 0.3
+    assert model[0](DIGITS).std((0, 2, 3)).mean().item() == pytest.approx(1, rel=0.1)
+    # which is farther out than the clusters, in their directions
+    pretrain_model(model, DIGITS, PretrainConfig(**QUICK))
+    clusters = layer.templates.detach()
+    assert z.norm(dim=1).min() > 1.5 * clusters.norm(dim=1).max()
+    assert nn.functional.cosine_similarity(z, clusters - clusters.mean(0)).min() > 0.8
+
+
 def test_pooled_weights_are_the_same_for_all_templates():
     model = one_layer()
     pretrain_model(model, DIGITS, PretrainConfig(weights="pooled", **QUICK))

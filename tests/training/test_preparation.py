@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -10,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 import simnets
 from simnets.data import ImageDataset, load_dataset
-from simnets.models import DeepSimNet, SimNetMLP
+from simnets.models import DeepSimNet, DeepSimNetSpec, LayerSpec, SimNetMLP
 from simnets.nn import ConvSimilarity2d
 from simnets.training import preparation
 from simnets.training.recipe import RECIPES, Recipe
@@ -126,6 +127,31 @@ def test_start_step_and_finish_give_the_papers_network(digits: ImageDataset) -> 
     preparation.finish(model, FAST)
     assert layer.preconditioner is None
     assert model.scale is None
+    torch.testing.assert_close(model(digits.images), before, rtol=1e-3, atol=1e-3)
+
+
+def test_natural_coordinates_are_projected_and_folded(digits: ImageDataset) -> None:
+    recipe = dataclasses.replace(FAST, energy=0.5)
+    layers = (
+        LayerSpec(whitened=9, templates=12, field=3, pool=2),
+        LayerSpec(whitened=8, templates=16, field=2),
+    )
+    model = DeepSimNetSpec(input_shape=(1, 8, 8), layers=layers).build()
+    preparation.prepare(model, digits, recipe, seed=0, report=lambda text: None)
+    layer = model.layers[0].conv_similarity
+    similarity = layer.similarity
+    assert layer.slope_norms is not None
+    norms, ends = layer.slope_norms.clone(), similarity.raw_weights.clone()
+    with torch.no_grad():
+        similarity.templates.mul_(7.0)
+        similarity.raw_weights[0] -= 50.0
+    preparation.after_step(model, recipe)
+    torch.testing.assert_close(similarity.templates.norm(dim=1), norms)
+    assert torch.equal(similarity.raw_weights[1:], ends[1:])  # far from the bound
+    assert layer.effective_templates.abs().max() <= 501
+    before = model(digits.images)
+    preparation.finish(model, recipe)
+    assert layer.slope_norms is None
     torch.testing.assert_close(model(digits.images), before, rtol=1e-3, atol=1e-3)
 
 

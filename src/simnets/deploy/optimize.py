@@ -4,8 +4,9 @@ Every rewrite is exact; only rounding differs, and the folding itself is done in
 
 - pixel normalisation goes into the first convolution. Where that is padded, zeros at the border must stand
   for what they did, so the border's value is taken away from the pixels before, one subtraction;
-- λ, preconditioners, the mean of the templates, the means that pad a layer, and β of the classification MEX
-  go into the constants of the layer before them (MEX_β{x + c} = MEX_β{x} + c lets them pass through pooling);
+- λ, preconditioners, natural coordinates, the mean of the templates, the means that pad a layer, and β of the
+  classification MEX go into the constants of the layer before them (MEX_β{x + c} = MEX_β{x} + c lets them
+  pass through pooling);
 - an ℓ2 similarity becomes two 1×1 convolutions, of y and y²; a linear one merges with the convolution before;
 - the classification MEX becomes a matrix product of exponentials;
 - rows and columns that no pooling window sees are not computed;
@@ -102,6 +103,8 @@ def _pixels(model: ImageClassifier) -> _Affine:
 
 
 def _deep_simnet(model: DeepSimNet) -> InferenceNetwork:
+    model = copy.deepcopy(model)
+    model.from_natural()
     blocks = [block for block in model.layers if isinstance(block, SimNetBlock)]
     zeros = [_zero(block) for block in blocks]
     pixels = _pixels(model)

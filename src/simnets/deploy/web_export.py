@@ -267,6 +267,7 @@ def _template_pictures(first: _FirstLayer, examples: ImageDataset | Tensor | Non
         return patches[nearest].mean(0).round().to(torch.uint8).reshape(shape)
     templates = first.similarity.templates.detach()
     if layer is not None:
+        templates = layer.effective_templates.detach()
         bias = 0 if layer.conv_bias is None else layer.conv_bias.detach()
         templates = (templates - bias) @ torch.linalg.pinv(layer.effective_filters.detach().flatten(1)).T
     low, high = templates.amin(1, keepdim=True), templates.amax(1, keepdim=True)

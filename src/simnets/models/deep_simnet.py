@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -244,13 +245,29 @@ class SimNetBlock(nn.Module):
             maps = layer(self.noise(x))
         else:
             # between the convolution and the similarity: y is centred, so the noise is in proportion
-            y = self.noise(F.conv2d(x, layer.effective_filters, layer.conv_bias, layer.stride))
-            maps = layer.similarity(y.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            maps = layer.match(self.noise(layer.whiten(x)))
         return maps
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.similarities(x)
         return x if self.pool is None else self.pool(x)
+
+    @property
+    def natural(self) -> bool:
+        """Whether the templates can be learned in natural coordinates."""
+        spec = self.spec
+        ell2 = spec.kind == "lp" and spec.p == 2 and spec.p_mode == "frozen"
+        return spec.whitened is not None and ell2 and spec.weights_mode != "none"
+
+    @torch.no_grad()
+    def expect(self, constants: Tensor) -> None:
+        """Change the layer's parameters for incoming maps that are larger by `constants` (C,) from now on."""
+        layer = self.conv_similarity
+        assert isinstance(layer, ConvSimilarity2d)
+        assert layer.conv_bias is not None
+        taken = torch.einsum("dchw,c->d", layer.effective_filters.double(), constants)
+        layer.conv_bias = layer.conv_bias - taken
+        self.padding_mean.add_(constants)
 
     @torch.no_grad()
     def multiply(self, factor: Tensor) -> None:
@@ -304,15 +321,37 @@ class DeepSimNet(SimNet):
         return scores
 
     @torch.no_grad()
+    def to_natural(self) -> None:
+        """Learn the templates before the last layer in natural coordinates, where they are ℓ2; scores stay.
+
+        See `ConvSimilarity2d.to_natural`. MEX pooling hands constants on as they are, and the next layer's
+        convolution takes them away.
+        """
+        for block, following in pairwise(self._blocks):
+            if block.natural and following.spec.whitened and following.spec.conv_bias_mode != "none":
+                assert isinstance(block.conv_similarity, ConvSimilarity2d)
+                following.expect(block.conv_similarity.to_natural())
+
+    @property
+    def _blocks(self) -> list[SimNetBlock]:
+        return [block for block in self.layers if isinstance(block, SimNetBlock)]
+
+    def from_natural(self) -> None:
+        """Undo `to_natural`."""
+        for block, following in pairwise(self._blocks):
+            layer = block.conv_similarity
+            if isinstance(layer, ConvSimilarity2d) and layer.slope_norms is not None:
+                following.expect(-layer.from_natural())
+
+    @torch.no_grad()
     def fold(self) -> None:
-        """W = V·A becomes W; λ goes into u and the bias of the last layer, b and β_c."""
+        """v and V·A become z and W; λ goes into u and the bias of the last layer, b and β_c."""
+        self.from_natural()
         for block in self.layers:
             if isinstance(block.conv_similarity, ConvSimilarity2d):
                 block.conv_similarity.fold()
         if (scale := self.scale) is not None:
-            last = self.layers[-1]
-            assert isinstance(last, SimNetBlock)
-            last.multiply(scale)
+            self._blocks[-1].multiply(scale)
             self.classify.offsets = self.classify.offsets * scale
             self.classify.beta = self.classify.beta / scale
             self.scale = None

@@ -54,3 +54,11 @@ def similarity_maps(
     if constants is not None:
         bias = bias + constants
     return (F.conv2d(x, cross, bias, stride) - F.conv2d(x * x, weights, None, stride)).to(result_dtype)
+
+
+@full_precision
+def natural_maps(layer: Similarity, y: Tensor) -> Tensor:
+    """Σ v·y − Σ u·y² (+ b), where `templates` are v = 2u∘z: `ConvSimilarity2d.to_natural`."""
+    assert layer.weights is not None
+    v, u = layer.templates[:, :, None, None], layer.weights[:, :, None, None]
+    return F.conv2d(y, v, layer.bias) - F.conv2d(y * y, u)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from simnets.errors import SimNetsError
 from simnets.nn._images import Size, check_images, check_window, pad, pair
-from simnets.nn._maps import convolves, similarity_maps
+from simnets.nn._maps import convolves, natural_maps, similarity_maps
 from simnets.nn._parameters import REAL, Layer, Mode
 from simnets.nn.similarity import Similarity, SimilarityOptions
 
@@ -24,7 +24,7 @@ class ConvSimilarity2d(Layer):
     receptive field 1×1 matches with n templates. (N, C, H, W) → (N, n, H', W'); channels-last stays so.
 
     W may be learned in other coordinates: after `precondition(A)` the learned tensor is V and the convolution
-    uses W = V·A. `fold()` makes it W again. Neither changes the output.
+    uses W = V·A. `fold()` makes it W again. Neither changes the output. Templates, too: see `to_natural`.
 
     Args:
         in_channels, whitened_channels, out_channels: C, d and n.
@@ -36,7 +36,8 @@ class ConvSimilarity2d(Layer):
 
     Attributes: `filters` W, or V once preconditioned (d, C, kh, kw), and `conv_bias` a (d,) can be assigned;
     `effective_filters` is always W; `similarity` is the `Similarity` of d features, which holds templates,
-    weights, p and bias; `preconditioner` is A (m, m) with m = C·kh·kw, or None.
+    weights, p and bias; `preconditioner` is A (m, m) with m = C·kh·kw, or None. `effective_templates` is
+    always z (n, d); `slope_norms` (n,) is |v_l| as `to_natural` found it, or None.
 
     Example:
         >>> layer = ConvSimilarity2d(3, 16, 32, kernel_size=5, padding=2)
@@ -47,6 +48,7 @@ class ConvSimilarity2d(Layer):
     filters: Tensor
     conv_bias: Tensor | None
     preconditioner: Tensor | None
+    slope_norms: Tensor | None
 
     def __init__(
         self,
@@ -83,10 +85,12 @@ class ConvSimilarity2d(Layer):
             filters_mode._filters_are_shared = True
         self._declare("conv_bias", conv_bias_mode, shape[:1], REAL, optional=True, device=device, dtype=dtype)
         self.register_buffer("preconditioner", None)
+        self.register_buffer("slope_norms", None)
         self._reset_convolution()
 
     def reset_parameters(self) -> None:
         """W and a uniform in ±1/√m, as in torch's convolutions; the rest as in `Similarity`."""
+        self.slope_norms = None
         self._reset_convolution()
         self.similarity.reset_parameters()
 
@@ -149,29 +153,72 @@ class ConvSimilarity2d(Layer):
             raise SimNetsError(f"{argument}: the layer to share with is preconditioned; fold() it first")
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        # whether there is an A is part of the state
-        saved = state_dict.get(prefix + "preconditioner")
-        self.preconditioner = None if saved is None else self.filters.new_empty(saved.shape)
+        # in which coordinates W and z are learned is part of the state
+        for name in ("preconditioner", "slope_norms"):
+            saved = state_dict.get(prefix + name)
+            setattr(self, name, None if saved is None else self.filters.new_empty(saved.shape))
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    # ── v = 2u∘z ─────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def effective_templates(self) -> Tensor:
+        """z (n, d), whatever the coordinates in which it is learned."""
+        z = self.similarity.templates
+        return z if self.slope_norms is None else z / (2 * self._weights)
+
+    @torch.no_grad()
+    def to_natural(self) -> Tensor:
+        """Learn v = 2u∘z instead of z from now on, for ℓ2; returns the constants Σ_t u_lt·z_lt² (n,).
+
+        −Σ u·(y − z)² = Σ v·y − Σ u·y² − Σ u·z²: (v, u) are the natural parameters of the Gaussian whose
+        log-density s is. A template that lies far away with a small weight, v fixed and u → 0, is a linear
+        filter, which z and u can hardly be taught. The last term is left out, so that the outputs are larger
+        by the constants that are returned; what follows has to take them away.
+        """
+        layer = self.similarity
+        ell2 = layer.kind == "lp" and isinstance(layer.order, float) and layer.order == 2.0
+        if not ell2 or layer.weights is None or layer.normalization:
+            raise SimNetsError("to_natural: expected an ℓ2 similarity with weights and without normalization")
+        if self.slope_norms is not None:
+            raise SimNetsError("to_natural: the layer's templates are in natural coordinates already")
+        z, u = layer.templates.double(), self._weights.double()
+        constants = (u * z * z).sum(1)
+        layer.templates = 2 * u * z
+        self.slope_norms = layer.templates.norm(dim=1)
+        return constants
+
+    @torch.no_grad()
+    def from_natural(self) -> Tensor:
+        """Undo `to_natural`: `templates` are z again, and the outputs smaller by the constants returned."""
+        z, u = self.effective_templates.double(), self._weights.double()
+        if self.slope_norms is None:
+            return torch.zeros_like(z[:, 0])
+        constants = (u * z * z).sum(1)
+        self.slope_norms = None
+        self.similarity.templates = z
+        return constants
+
+    @property
+    def _weights(self) -> Tensor:
+        u = self.similarity.weights
+        return torch.ones_like(self.similarity.templates) if u is None else u
 
     # ── forward ──────────────────────────────────────────────────────────────────────────────────────
 
     def forward(self, x: Tensor) -> Tensor:
-        check_images(x, self.in_channels)
-        check_window(x, self.kernel_size, self.padding)
         layer = self.similarity
-        if layer.kind == "lp" and convolves(layer):
+        if self.slope_norms is None and layer.kind == "lp" and convolves(layer):
             # similarities do not change when y and z move together, so no gradient runs through the centre;
             # taken away within the bias it costs nothing
             center = layer.templates.detach().mean(0)
-            return similarity_maps(layer, self._convolve(x, -center), center)
-        y = self._convolve(x)
-        if convolves(layer):
-            return similarity_maps(layer, y)
-        result: Tensor = layer(y.permute(0, 2, 3, 1))
-        return result.permute(0, 3, 1, 2)
+            return similarity_maps(layer, self.whiten(x, -center), center)
+        return self.match(self.whiten(x))
 
-    def _convolve(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
+    def whiten(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
+        """y (N, d, H', W'), and `shift` (d,) more."""
+        check_images(x, self.in_channels)
+        check_window(x, self.kernel_size, self.padding)
         bias = self.conv_bias
         if shift is not None:
             bias = shift if bias is None else bias + shift
@@ -179,6 +226,15 @@ class ConvSimilarity2d(Layer):
         if self.padding_value != 0:
             x, padding = pad(x, padding, self.padding_value), (0, 0)
         return F.conv2d(x, self.effective_filters, bias, self.stride, padding)
+
+    def match(self, y: Tensor) -> Tensor:
+        """The similarities (N, n, H', W') of whitened maps."""
+        if self.slope_norms is not None:
+            return natural_maps(self.similarity, y)
+        if convolves(self.similarity):
+            return similarity_maps(self.similarity, y)
+        result: Tensor = self.similarity(y.permute(0, 2, 3, 1))
+        return result.permute(0, 3, 1, 2)
 
     def extra_repr(self) -> str:
         words = [
@@ -190,4 +246,6 @@ class ConvSimilarity2d(Layer):
         words.append(self._describe("filters", "conv_bias"))
         if self.preconditioner is not None:
             words.append("preconditioned")
+        if self.slope_norms is not None:
+            words.append("natural")
         return ", ".join(words)

@@ -29,6 +29,10 @@ class PretrainConfig:
         half the number of templates. None leaves the scale as the mixture has it.
     unit_output: the similarities of the other layers are scaled to a standard deviation of 1. The next layer
         whitens its input, so this changes no later estimate; it keeps gradients and filters of one size.
+    energy: ℓ2 layers before the last get templates that lie far away, in the directions of the clusters, with
+        small weights. Their similarities are then nearly linear, −Σ u·y² having `energy` times the standard
+        deviation of Σ 2uz·y: squares of squares have tails that no later layer can use. None keeps the
+        mixture's own templates and weights.
     offsets: set b_l = c_l where there is a bias or a succeeding MEX.
     offset_noise: standard deviation of what is added to the offsets of a MEX, whose outputs would otherwise
         be the same, and give the layers below no gradient.
@@ -51,6 +55,7 @@ class PretrainConfig:
     weights: Literal["mixture", "pooled"] = "pooled"
     perplexity: float | None = 10.0
     unit_output: bool = True
+    energy: float | None = None
     offsets: bool = True
     offset_noise: float = 0.1
     iterations: int = 30
@@ -78,6 +83,8 @@ class PretrainConfig:
                 raise SimNetsError(f"{name}={getattr(self, name)}; expected a number ≥ 0")
         if self.perplexity is not None and not 1 < self.perplexity < math.inf:
             raise SimNetsError(f"perplexity={self.perplexity}; expected a number above 1, or None")
+        if self.energy is not None and not 0 < self.energy < math.inf:
+            raise SimNetsError(f"energy={self.energy}; expected a number above 0, or None")
         if self.tolerance is not None and not self.tolerance > 0:
             raise SimNetsError(f"tolerance={self.tolerance}; expected a number above 0: EM never gains less")
         if isinstance(self.shape, str):

@@ -233,6 +233,8 @@ def _estimate(
         scales = (power ** (1 / density.shape)).expand_as(density.scales)
         density = MixtureDensity(density.weights, density.means, scales, density.shape)
     layer, beta = site.similarity, 1.0
+    if config.energy is not None and site.mex is None and density.shape == 2.0 and layer.kind == "lp":
+        density = _far_away(density, rows[first_keys(sample.keys, _SCALE_ROWS)], config.energy)
     if site.mex is not None and 0 < float(site.mex.beta) < math.inf:
         beta = float(site.mex.beta)
     few = rows[first_keys(sample.keys, _SCALE_ROWS)]
@@ -254,6 +256,16 @@ def _estimate(
         _perplexity(logits, factor),
         _perplexity(logits, 1.0),
     )
+
+
+def _far_away(density: MixtureDensity, rows: Tensor, energy: float) -> MixtureDensity:
+    """Means in the same directions, and equal scales, so that 2uz·y deviates by 1 and u·|y|² by `energy`."""
+    v = density.means - density.weights @ density.means
+    v = v / v.norm(dim=1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+    v = v / _deviation(rows @ v.T.to(rows))
+    u = energy / _deviation(rows.square().sum(1, keepdim=True))
+    scales = torch.full_like(density.scales, u**-0.5)
+    return MixtureDensity(density.weights, v / (2 * u), scales, density.shape)
 
 
 def _deviation(similarities: Tensor) -> float:
@@ -321,6 +333,7 @@ def _write(
     if isinstance(layer, ConvSimilarity2d) and whitening is not None:
         filters = torch.as_tensor(whitening.components_)
         shift = torch.as_tensor(whitening.components_ @ whitening.mean_)
+        layer.slope_norms = None  # z is about to be set
         if layer.preconditioner is not None:
             layer.fold()
         layer.filters = filters.view(layer.filters.shape)

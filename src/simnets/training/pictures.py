@@ -93,7 +93,7 @@ def parameters(model: ImageClassifier) -> dict[str, bytes]:
             if first:
                 drawn[f"{label}_filters"] = _tiles(filters, f"{name}: filters W")
                 flat, bias = filters.flatten(1), module.conv_bias
-                wanted = module.similarity.templates.detach() - (0 if bias is None else bias.detach())
+                wanted = module.effective_templates.detach() - (0 if bias is None else bias.detach())
                 patches = wanted @ torch.linalg.pinv(flat).T
                 drawn[f"{label}_templates"] = _tiles(
                     patches.reshape(-1, *filters.shape[1:]), f"{name}: templates z, as patches W⁺(z − bias)"
@@ -102,7 +102,7 @@ def parameters(model: ImageClassifier) -> dict[str, bytes]:
                 drawn[f"{label}_filters"] = _matrix(
                     filters.flatten(1), f"{name}: filters W", "coordinate of a patch"
                 )
-                templates = module.similarity.templates.detach()
+                templates = module.effective_templates.detach()
                 drawn[f"{label}_templates"] = _matrix(templates, f"{name}: templates z", "whitened channel")
             drawn |= _weights(label, name, module.similarity, None)
             first = False

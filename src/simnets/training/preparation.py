@@ -21,6 +21,7 @@ from simnets.training.recipe import Recipe
 
 _LABELLED = 5_000  # images whose labels the starting offsets are counted from
 _SEARCHED = 1_000  # images on which λ is searched
+_LEAST_CURVATURE = 1e-3  # u, as a share of |2u∘z|: no template is farther than 500
 _LEAST_SHARE = 1e-3  # of the mean: a template that a class never meets does not start at −∞
 
 
@@ -41,7 +42,7 @@ def prepare(
     outcome = None
     if recipe.pretrain:
         options: dict[str, Any] = {"whitening": recipe.whitening, "precondition": recipe.precondition}
-        options["iterations"] = recipe.em
+        options |= {"iterations": recipe.em, "energy": recipe.energy or None}
         if recipe.perplexity:
             config = PretrainConfig(**options, perplexity=recipe.perplexity, seed=seed)
         else:
@@ -57,6 +58,8 @@ def prepare(
     if recipe.learn_scale:
         sample = dataset.subset(order[:_SEARCHED])
         report(f"scale of the scores started at λ = {start_scale(model, sample):g}")
+    if recipe.energy and isinstance(model, DeepSimNet):
+        model.to_natural()
     return outcome
 
 
@@ -146,16 +149,26 @@ def _maps_features(model: nn.Module, name: str) -> bool:
 
 @torch.no_grad()
 def after_step(model: nn.Module, recipe: Recipe) -> None:
-    """Bring each row of V back to unit norm, in layers that learn W = V·A.
+    """Bring each row of V back to unit norm, in layers that learn W = V·A, and each v_l to its first norm.
 
-    Nothing is lost, for the scale of a whitened channel can live in u and z. Left free, the whitened outputs
-    grow, the posterior over templates hardens, and templates die.
+    Nothing is lost, for the scale of a whitened channel can live in u and z, and that of a template's channel
+    in the next layer's filters. Left free, the outputs grow, the posterior over templates hardens, and
+    templates die. u stays so large that z = v/2u, and with it the rounding of u·(y − z)², stays small.
     """
-    if recipe.project and isinstance(model, SimNet):
-        for layer in model.modules():
-            if isinstance(layer, ConvSimilarity2d) and layer.preconditioner is not None:
-                rows = layer.filters.flatten(1)
-                rows.div_(rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny))
+    if not recipe.project or not isinstance(model, SimNet):
+        return
+    for layer in model.modules():
+        if isinstance(layer, ConvSimilarity2d) and layer.preconditioner is not None:
+            _project(layer.filters.flatten(1), 1.0)
+        if isinstance(layer, ConvSimilarity2d) and layer.slope_norms is not None:
+            _project(layer.similarity.templates, layer.slope_norms[:, None])
+            least = (_LEAST_CURVATURE * layer.slope_norms[:, None]).log()
+            assert layer.similarity.raw_weights is not None
+            layer.similarity.raw_weights.clamp_(min=least)
+
+
+def _project(rows: Tensor, norms: Tensor | float) -> None:
+    rows.mul_(norms / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny))
 
 
 def finish(model: nn.Module, recipe: Recipe) -> None:

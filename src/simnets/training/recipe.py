@@ -23,7 +23,7 @@ def _require(condition: bool, name: str, given: object, expected: str) -> None:
 
 _NOT_NEGATIVE = (
     *("validation", "weight_decay", "clip", "shift", "cutout", "noise"),
-    *("template_lr", "weight_lr", "offset_lr", "perplexity", "em"),
+    *("template_lr", "weight_lr", "offset_lr", "perplexity", "em", "energy"),
 )
 
 
@@ -94,6 +94,10 @@ class Recipe:
     """Learn the filters in whitened coordinates, W = V·A with A fixed; folded into W at the end."""
     project: bool = True
     """Keep each row of V at unit norm."""
+    energy: float = 0.0
+    """Before the last layer, start ℓ2 templates far away, so that similarities are a linear map plus this
+    much of a quadratic one, and learn them in natural coordinates (v = 2u·z, u), folded into z at the end; 0
+    starts them at clusters of patches. Networks of three layers need it."""
     label_start: bool = True
     """Start the offsets b from how often each template meets each class."""
     learn_scale: bool = True
