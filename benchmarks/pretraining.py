@@ -5,6 +5,7 @@ ica        FastICA against Picard on whitened CIFAR-10 patches (docs/decisions/0
 sweep      the two-layer network pre-trained on CIFAR-10, against an epoch of training steps
 structure  the channels that are chosen from CIFAR-10 images, over seeds
 start      what the start does to training: 300 steps on 10,000 images, accuracy on 4,000 others
+tails      tails and rank of every layer's similarities, with templates at clusters and far away
 
 All but `em` need CIFAR-10 under $SIMNETS_DATA.
 """
@@ -239,7 +240,28 @@ def start() -> None:
         print(f"{name:25s} {100 * accuracy:.1f} %", flush=True)
 
 
-PARTS = {"em": em, "ica": ica, "sweep": sweep, "structure": structure, "start": start}
+def tails() -> None:
+    """Kurtosis (3 for a Gaussian) and participation ratio (Σ eigenvalues)²/Σ squares of the channels."""
+    images = cifar()[0][:10_000]
+    rows = []
+    for energy in (None, 0.5):
+        torch.manual_seed(0)
+        model = create_model("simnet3_compact")
+        pretrain_model(model, images, PretrainConfig(iterations=0, precondition=True, energy=energy))
+        x = model.normalise(images[:500])
+        for number, block in enumerate(model.layers, 1):
+            with torch.no_grad():
+                channels = block.similarities(x).transpose(0, 1).flatten(1).double()
+                x = block(x)
+            centred = channels - channels.mean(1, keepdim=True)
+            kurtosis = (centred**4).mean(1) / centred.square().mean(1) ** 2
+            spectrum = torch.linalg.eigvalsh(torch.cov(channels))
+            rank = spectrum.sum() ** 2 / spectrum.square().sum()
+            rows.append([energy or "clusters", number, f"{kurtosis.mean():.0f}", f"{rank:.2f}"])
+    table("simnet3_compact at the start", ["energy", "layer", "kurtosis", "rank of 10"], rows)
+
+
+PARTS = {"em": em, "ica": ica, "sweep": sweep, "structure": structure, "start": start, "tails": tails}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in PARTS:
