@@ -10,4 +10,5 @@ from typing import Any
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "caffe_quick": {"filter_lr": 0.02},
+    "simnet3_compact": {"energy": 0.5, "filter_lr": 0.02, "template_lr": 1.0, "weight_lr": 1.0},
 }
