@@ -141,6 +141,7 @@ def _train_with(arguments: list[str]) -> Callable[..., int]:
     recipe = recipe_for(
         _given(arguments, "recipe", "fast"),
         _given(arguments, "data", "digits"),
+        _given(arguments, "model", ""),
         trained=is_weights_file(_given(arguments, "model", "")),
     )
 

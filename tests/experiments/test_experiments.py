@@ -25,8 +25,8 @@ from simnets.experiments import (
     trials_of,
 )
 from simnets.experiments.results import add_result, read_results
-from simnets.experiments.settings import SETTINGS
 from simnets.models.registry import ENTRIES, WEIGHTS
+from simnets.training.recipe import TUNED
 
 PROJECT = Path(__file__).resolve().parents[2]
 SMALL = {"templates": 8, "whitened": 6}
@@ -194,7 +194,7 @@ def test_every_trial_can_be_built(name: str) -> None:
         assert trial.recipe.validation == 0
         with torch.device("meta"):
             simnets.create_model(trial.network, 100 if trial.data == "cifar100" else 10, **trial.options)
-    assert all(network in ENTRIES for network in SETTINGS)
+    assert all(network in ENTRIES for network in TUNED)
 
 
 # -- what is committed -----------------------------------------------------------------------------------

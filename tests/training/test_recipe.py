@@ -87,8 +87,11 @@ def test_recipe_for_adapts_ours_only_and_takes_changes():
     assert recipe_for("fast", "cifar10").flip is True
     assert recipe_for("paper", "digits") == RECIPES["paper"]
     assert recipe_for("fast", "digits", epochs=3).epochs == 3
+    assert recipe_for("fast", "cifar10", "simnet3_compact").energy > 0 == recipe_for("fast", "cifar10").energy
+    assert recipe_for("fast", "cifar10", "simnet3_compact", energy=0.0).energy == 0
+    assert recipe_for("paper", "cifar10", "simnet3_compact") == RECIPES["paper"]
     own = Recipe(epochs=7)
-    assert recipe_for(own, "digits") == own
+    assert recipe_for(own, "digits", "simnet3_compact") == own
 
 
 def test_unknown_recipe_and_field_are_refused():

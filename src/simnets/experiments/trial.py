@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from simnets.experiments.settings import SETTINGS
 from simnets.training import Recipe, recipe_for
 
 
@@ -15,7 +14,7 @@ class Trial:
 
     variant: what differs from the registered network and its tuned recipe, in a word; "" for nothing.
     options: fields of the network's specification that are changed.
-    changes: fields of the recipe that are changed, after the tuned ones of the network (settings.py).
+    changes: fields of the recipe that are changed, after the tuned ones of the network (`TUNED`).
     """
 
     network: str
@@ -35,8 +34,8 @@ class Trial:
     @property
     def recipe(self) -> Recipe:
         """The recipe with which this trial trains: all training images, nothing held out."""
-        tuned = SETTINGS.get(self.network, {}) | self.changes
-        return recipe_for("fast", self.data, **({"validation": 0.0, "epochs": self.epochs} | tuned))
+        changes = {"validation": 0.0, "epochs": self.epochs} | self.changes
+        return recipe_for("fast", self.data, self.network, **changes)
 
     def with_seed(self, seed: int) -> Trial:
         """The same, from another start."""

@@ -97,8 +97,9 @@ def train(
         torch.backends.cudnn.deterministic = True
     training, testing = _load(data, test, data_root, image_size)
     name = training.name if isinstance(data, ImageDataset) else data
-    recipe = recipe_for(recipe, name, trained=is_weights_file(model))
     chosen_model = model if model is not None else default_model(data)
+    network_name = chosen_model if isinstance(chosen_model, str) else ""
+    recipe = recipe_for(recipe, name, network_name, trained=is_weights_file(model))
     network, origin = _network(chosen_model, training, recipe, seed, dict(options or {}))
     rest, validation = _split(training, recipe)
     config = {
