@@ -170,8 +170,8 @@ _ADAPTED: dict[str, dict[str, Any]] = {
     "digits": {"epochs": 30, "label_smoothing": 0.0, "flip": False, "shift": 1, "border": "zero"},
 }
 
-# What a network needs that differs from `simnet2`, chosen on held-out training images: docs/training_notes.md;
-# what `benchmarks/proxies.py` gave is in results/proxies.jsonl. `simnet3` is far too large for such a choice
+# What a network needs that differs from `simnet2`, chosen on held-out training images by
+# `benchmarks/proxies.py` (results/proxies.jsonl, docs/training_notes.md). `simnet3` is far too large for such a choice
 # here, and has what its compact version needs.
 _THREE_LAYERS: dict[str, Any] = {"energy": 0.5, "template_lr": 1.0, "weight_lr": 1.0}
 TUNED: dict[str, dict[str, Any]] = {
