@@ -176,6 +176,7 @@ _ADAPTED: dict[str, dict[str, Any]] = {
 _THREE_LAYERS: dict[str, Any] = {"energy": 0.5, "template_lr": 1.0, "weight_lr": 1.0}
 TUNED: dict[str, dict[str, Any]] = {
     "caffe_quick": {"filter_lr": 0.02},
+    "nin_compact": {"filter_lr": 0.02, "lr": 0.01},
     "simnet3": _THREE_LAYERS,
     "simnet3_compact": _THREE_LAYERS | {"filter_lr": 0.02},
 }
