@@ -150,6 +150,11 @@ def test_bad_wishes_are_refused(asked: dict[str, object], expected: str) -> None
         trials_of(DIGITS, **asked)
 
 
+def test_a_network_and_a_data_set_that_never_meet() -> None:
+    with pytest.raises(SimNetsError, match="no network of resnet8 is trained on svhn; leave out"):
+        trials_of(EXPERIMENTS["two-layer"], networks=["resnet8"], datasets=["svhn"])
+
+
 def test_all_leaves_out_experiments_without_what_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

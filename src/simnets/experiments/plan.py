@@ -37,13 +37,22 @@ def trials_of(
     ):
         if unknown := sorted(set(asked or ()) - known):
             raise SimNetsError(f"{name}: {unknown[0]} is not in {where} {', '.join(sorted(known))}")
+
+    def asked_for(trial: Trial) -> bool:
+        return (not datasets or trial.data in datasets) and (not networks or trial.network in networks)
+
+    if not any(map(asked_for, possible)):
+        raise SimNetsError(
+            f"no network of {', '.join(networks or ())} is trained on {', '.join(datasets or ())}; "
+            "leave out --networks or --datasets"
+        )
     for name, value in (("epochs", epochs), ("seeds", seeds)):
         if value is not None and value < 1:
             raise SimNetsError(f"{name} is {value}; expected a whole number of at least 1")
     chosen = [
         trial if epochs is None else replace(trial, epochs=epochs)
         for trial in experiment.trials
-        if (not datasets or trial.data in datasets) and (not networks or trial.network in networks)
+        if asked_for(trial)
     ]
     count = experiment.seeds if seeds is None else seeds
     return [trial.with_seed(seed) for seed in range(count) for trial in chosen]
