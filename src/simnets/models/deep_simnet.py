@@ -265,9 +265,10 @@ class SimNetBlock(nn.Module):
         layer = self.conv_similarity
         assert isinstance(layer, ConvSimilarity2d)
         assert layer.conv_bias is not None
-        taken = torch.einsum("dchw,c->d", layer.effective_filters.double(), constants)
-        layer.conv_bias = layer.conv_bias - taken
-        self.padding_mean.add_(constants)
+        # on the CPU: not every device has float64
+        filters, bias = (v.to("cpu", torch.float64) for v in (layer.effective_filters, layer.conv_bias))
+        layer.conv_bias = bias - torch.einsum("dchw,c->d", filters, constants)
+        self.padding_mean.add_(constants.to(self.padding_mean))
 
     @torch.no_grad()
     def multiply(self, factor: Tensor) -> None:

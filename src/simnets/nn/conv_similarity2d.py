@@ -182,7 +182,7 @@ class ConvSimilarity2d(Layer):
             raise SimNetsError("to_natural: expected an ℓ2 similarity with weights and without normalization")
         if self.slope_norms is not None:
             raise SimNetsError("to_natural: the layer's templates are in natural coordinates already")
-        z, u = layer.templates.double(), self._weights.double()
+        z, u = (value.to("cpu", torch.float64) for value in (layer.templates, self._weights))
         constants = (u * z * z).sum(1)
         layer.templates = 2 * u * z
         self.slope_norms = layer.templates.norm(dim=1)
@@ -191,7 +191,7 @@ class ConvSimilarity2d(Layer):
     @torch.no_grad()
     def from_natural(self) -> Tensor:
         """Undo `to_natural`: `templates` are z again, and the outputs smaller by the constants returned."""
-        z, u = self.effective_templates.double(), self._weights.double()
+        z, u = (value.to("cpu", torch.float64) for value in (self.effective_templates, self._weights))
         if self.slope_norms is None:
             return torch.zeros_like(z[:, 0])
         constants = (u * z * z).sum(1)
