@@ -40,6 +40,12 @@ def test_two_layers_in_both_readings() -> None:
     assert (four.params, cost("simnet2", 100).params) == (64_576, 70_336)
 
 
+def test_four_layers_within_the_budget_of_two() -> None:
+    """Everything counted, 4 per ℓ2 coordinate, against the paper's 64.6 K and 14.2 M."""
+    assert cost("simnet2_plus").params <= 64_600
+    assert cost("simnet2_plus").flops <= 14.2e6
+
+
 def test_resnet8_as_the_benchmark_counts() -> None:
     assert cost("resnet8").params == 78_666
     assert round(cost("resnet8").core_flops / 1e6, 1) == 25.0

@@ -470,7 +470,7 @@ def benchmark(
 
 def reproduce(
     what: Positional[
-        Literal["two-layer", "compact", "ablation", "single-layer", "three-layer", "all", "report"]
+        Literal["two-layer", "compact", "plus", "ablation", "single-layer", "three-layer", "all", "report"]
     ],
     epochs: Annotated[int | None, arg(metavar="N")] = None,
     seeds: Annotated[int | None, arg(metavar="N")] = None,

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simnets.errors import SimNetsError
-from simnets.experiments import ablation, compact, single_layer, three_layer, two_layer
+from simnets.experiments import ablation, compact, plus, single_layer, three_layer, two_layer
 from simnets.experiments.trial import Experiment, Trial
 
 # In the order in which `all` runs them.
 EXPERIMENTS: dict[str, Experiment] = {
     room.EXPERIMENT.name: room.EXPERIMENT
-    for room in (two_layer, compact, ablation, single_layer, three_layer)
+    for room in (two_layer, compact, plus, ablation, single_layer, three_layer)
 }
 
 

@@ -62,6 +62,17 @@ def _simnet2(input_shape: tuple[int, ...], num_classes: int) -> Spec:
     return DeepSimNetSpec(input_shape=input_shape, num_classes=num_classes, layers=layers)
 
 
+def _simnet2_plus(input_shape: tuple[int, ...], num_classes: int) -> Spec:
+    # the paper's budget for two layers spent on depth: the last templates see the whole image, not 15×15 of it
+    layers = (
+        LayerSpec(whitened=_reduced(16, 5, input_shape[0]), templates=24, pool=2),
+        LayerSpec(whitened=32, templates=40, field=3, padding=1, pool=2),
+        LayerSpec(whitened=48, templates=48, field=3, padding=1, pool=3, pool_stride=1),
+        LayerSpec(whitened=56, templates=56, field=3, padding=1),
+    )
+    return DeepSimNetSpec(input_shape=input_shape, num_classes=num_classes, layers=layers)
+
+
 def _simnet3(channels: int, noise: float) -> Callable[[tuple[int, ...], int], Spec]:
     def spec(input_shape: tuple[int, ...], num_classes: int) -> Spec:
         layers = (
@@ -101,6 +112,7 @@ ENTRIES: dict[str, Entry] = {
         for n in (50, 100, 200, 400, 800)
     },
     "simnet2": Entry("two-layer SimNet (section 6.3)", _simnet2),
+    "simnet2_plus": Entry("four-layer SimNet within the budget of the paper's two, ours", _simnet2_plus),
     "simnet3": Entry("three-layer SimNet, 192 channels, noise (section 6.4)", _simnet3(192, 0.3)),
     "simnet3_compact": Entry("three-layer SimNet, 10 channels (section 6.4)", _simnet3(10, 0.0)),
     **{

@@ -97,7 +97,7 @@ class Recipe:
     energy: float = 0.0
     """Before the last layer, start ℓ2 templates far away, so that similarities are a linear map plus this
     much of a quadratic one, and learn them in natural coordinates (v = 2u·z, u), folded into z at the end; 0
-    starts them at clusters of patches. Networks of three layers need it."""
+    starts them at clusters of patches. Networks of three and more layers need it."""
     label_start: bool = True
     """Start the offsets b from how often each template meets each class."""
     learn_scale: bool = True
@@ -173,12 +173,13 @@ _ADAPTED: dict[str, dict[str, Any]] = {
 # What a network needs that differs from `simnet2`, chosen on held-out training images by
 # `benchmarks/proxies.py` (results/proxies.jsonl, docs/training_notes.md). `simnet3` is far too large for such
 # a choice here, and has what its compact version needs.
-_THREE_LAYERS: dict[str, Any] = {"energy": 0.5, "template_lr": 1.0, "weight_lr": 1.0}
+_DEEP: dict[str, Any] = {"energy": 0.5, "template_lr": 1.0, "weight_lr": 1.0}
 TUNED: dict[str, dict[str, Any]] = {
     "caffe_quick": {"filter_lr": 0.02},
     "nin_compact": {"filter_lr": 0.02, "lr": 0.01},
-    "simnet3": _THREE_LAYERS,
-    "simnet3_compact": _THREE_LAYERS | {"filter_lr": 0.02},
+    "simnet2_plus": _DEEP,
+    "simnet3": _DEEP,
+    "simnet3_compact": _DEEP | {"filter_lr": 0.02},
 }
 
 
