@@ -85,8 +85,8 @@ def candidates(name: str) -> dict[str, tuple[Any, dict[str, list[Any]]]]:
     ]
     simnet: dict[str, Any] = {"random_state": 0}
     if fashion:
-        simnet |= {"p": 2.0, "n_templates": 256, "scaling": "common", "max_iter": 20, "noise": 0.1}
-        searched: dict[str, list[Any]] = {"similarity": ["lp", "linear"], "alpha": [1e-2, 1e-1]}
+        simnet |= {"p": 2.0, "n_templates": 400, "scaling": "common", "max_iter": 60, "noise": 0.1}
+        searched: dict[str, list[Any]] = {"dropout": [0.3, 0.5], "alpha": [3e-3, 1e-2]}
     elif pixels:
         simnet |= {"p": 2.0, "n_templates": 64, "scaling": "common", "alpha": 0.0}
         searched = {"weights": ["learned", "shared"], "noise": [0.7]}

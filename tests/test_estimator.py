@@ -1,7 +1,10 @@
 """`SimNetClassifier`: scikit-learn's own contract, and what it does not check."""
 
+import math
+
 import numpy as np
 import pytest
+import torch
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris, load_wine, make_classification, make_moons
 from sklearn.exceptions import NotFittedError
@@ -13,6 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import simnets
 from simnets import SimNetClassifier, SimNetsError
+from simnets.table_network import TableNetwork, Training
 
 SHORT = {"n_templates": 8, "max_iter": 15, "random_state": 0}
 
@@ -131,6 +135,34 @@ def test_partial_fit_learns_from_a_stream() -> None:
         classifier.partial_fit(X[:50], y[:50] + 7)
 
 
+def test_dropout_leaves_templates_out_for_a_row() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, z, c = (torch.randn(shape, generator=generator) for shape in ((5, 3), (4, 3), (2, 4)))
+    network = TableNetwork("lp", z, torch.zeros(4, 3), c, 0.7, 2.0, ("templates",))
+    kept = torch.tensor([1, 0, 1, 1]).bool()
+    smaller = TableNetwork("lp", z[kept], torch.zeros(3, 3), c[:, kept], 0.7, 2.0)
+    shift = math.exp(0.7) * math.log(3 / 4)  # MEX takes the mean over all four, which no class gains from
+    scores = network(x, kept.expand(5, 4))
+    torch.testing.assert_close(scores, smaller(x) + shift)
+    scores.sum().backward()
+    assert network.templates.grad[~kept].eq(0).all()
+    assert network.templates.grad[kept].ne(0).all()
+
+    training = Training(network, learning_rate=0.1, alpha=0, noise=0, dropout=0.9, generator=generator)
+    drawn = training._kept(2_000)
+    assert drawn.any(1).all(), "a row without templates has no score"
+    lost_all = drawn.all(1).float().mean()
+    assert 0.6 < lost_all < 0.71  # 0.9⁴ = 0.656 have lost all, and got them back
+
+
+def test_dropout_repeats_and_is_off_in_predictions() -> None:
+    X, y = load_iris(return_X_y=True)
+    first, again = (SimNetClassifier(**SHORT, dropout=0.3).fit(X, y) for _ in range(2))
+    np.testing.assert_array_equal(first.templates_, again.templates_)
+    assert (first.templates_ != SimNetClassifier(**SHORT).fit(X, y).templates_).any()
+    np.testing.assert_array_equal(first.predict_proba(X), first.predict_proba(X))
+
+
 def test_warm_start_goes_on() -> None:
     X, y = load_iris(return_X_y=True)
     classifier = SimNetClassifier(**SHORT, warm_start=True).fit(X, y)
@@ -177,6 +209,7 @@ def test_pipeline_grid_search_and_calibration() -> None:
         ("similarity", "cosine"), ("p", 0), ("p", "two"), ("n_templates", 0), ("n_templates", 2.5),
         ("n_templates", "many"), ("weights", None), ("beta", -1.0), ("beta", float("nan")), ("scaling", 1),
         ("missing_values", "drop"), ("alpha", -1), ("noise", "some"), ("max_iter", 0), ("batch_size", True),
+        ("dropout", 1.0), ("dropout", "half"),
         ("learning_rate", 0.0), ("validation_fraction", 1.0), ("n_iter_no_change", 0), ("tol", None),
     ],
 )  # fmt: skip

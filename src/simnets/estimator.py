@@ -48,13 +48,15 @@ class SimNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         missing_values: "error", or "marginalize": NaN is integrated out of the kernels of each row.
         alpha: strength of the penalty (1/n)·Σ_l |p·u_l∘z_l|², the squared slopes of the similarities.
         noise: standard deviation of Gaussian noise on the standardised rows while training; widens margins.
+        dropout: share of the templates that each row does without, at random, in each step of training; they
+            learn not to rely on each other. Needs more passes.
         max_iter: passes over the rows.
         batch_size: rows a step; "auto" is a quarter of them, at most 256.
         learning_rate: Adam's at its peak, which is after a tenth of training; it falls to 0 on a cosine.
         early_stopping: hold `validation_fraction` of the rows out, stop when their loss has not fallen by
             `tol` in `n_iter_no_change` passes, keep the parameters with the least.
         warm_start: `fit` goes on from the present parameters.
-        random_state: seed of k-means, batches, noise and split. The order of the rows does not matter.
+        random_state: seed of k-means, batches, noise, dropout, split. The order of the rows does not matter.
         verbose: print the loss now and then.
 
     Attributes: `classes_`, `n_features_in_`, `feature_names_in_`; `mean_` and `scale_` (d,), `templates_` z
@@ -85,6 +87,7 @@ class SimNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         missing_values: str = "error",
         alpha: float = 1e-3,
         noise: float = 0.0,
+        dropout: float = 0.0,
         max_iter: int = 100,
         batch_size: int | str = "auto",
         learning_rate: float = 0.02,
@@ -105,6 +108,7 @@ class SimNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.missing_values = missing_values
         self.alpha = alpha
         self.noise = noise
+        self.dropout = dropout
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -240,6 +244,8 @@ class SimNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             value = getattr(self, name)
             if not _is(value, Real) or not 0 <= value < math.inf:
                 raise SimNetsError(f"{name}={value!r}; expected a number ≥ 0")
+        if not _is(self.dropout, Real) or not 0 <= self.dropout < 1:
+            raise SimNetsError(f"dropout={self.dropout!r}; expected a share from 0 up to, not with, 1")
         for name, word in (
             ("n_templates", "auto"),
             ("batch_size", "auto"),
@@ -294,6 +300,7 @@ class SimNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             learning_rate=float(self.learning_rate),
             alpha=float(self.alpha),
             noise=float(self.noise),
+            dropout=float(self.dropout),
             generator=torch.Generator().manual_seed(seed),
             moments=moments,
         )

@@ -89,9 +89,13 @@ class TableNetwork(nn.Module):
             result = result - x.isnan().to(x.dtype) @ (self.log_g / p).clamp(-1e4, 1e4).T
         return result
 
-    def forward(self, x: Tensor) -> Tensor:
-        """h (N, k)."""
-        return self.log_scale.exp() * mex(self.exponents(x), 1.0, self.offsets)
+    def forward(self, x: Tensor, kept: Tensor | None = None) -> Tensor:
+        """h (N, k); kept (N, n): the templates that each row has, as if the others did not exist."""
+        exponents = self.exponents(x)
+        if kept is not None:
+            # the mean counts them still, which lowers all classes alike
+            exponents = exponents.masked_fill(~kept, -math.inf)
+        return self.log_scale.exp() * mex(exponents, 1.0, self.offsets)
 
     def slope(self) -> Tensor:
         """(1/n)·Σ_l |p·u_l∘z_l|²: at p = 2, the squared slopes of the similarities at the mean row x = 0."""
@@ -219,6 +223,8 @@ Moments = dict[str, dict[str, NDArray[Any]]]
 class Training:
     """Adam on the softmax loss + alpha·slope, on batches of rows (N, d), labels and weights of mean 1.
 
+    Rows have Gaussian `noise` added, and do without a random share `dropout` of the templates.
+
     `moments` is the optimiser's state as arrays, to go on with later.
     """
 
@@ -229,10 +235,12 @@ class Training:
         learning_rate: float,
         alpha: float,
         noise: float,
+        dropout: float,
         generator: torch.Generator,
         moments: Moments | None = None,
     ) -> None:
-        self.network, self.alpha, self.noise, self.generator = network, alpha, noise, generator
+        self.network, self.generator = network, generator
+        self.alpha, self.noise, self.dropout = alpha, noise, dropout
         self.rate = learning_rate
         self.parameters = {name: v for name, v in network.named_parameters() if v.requires_grad}
         self.optimizer = torch.optim.Adam(self.parameters.values(), lr=learning_rate, betas=(0.9, 0.99))
@@ -276,7 +284,7 @@ class Training:
             rows = x[chosen]
             if self.noise:
                 rows = rows + self.noise * torch.randn(rows.shape, generator=self.generator)
-            loss = _loss(self.network(rows), labels[chosen], row_weights[chosen])
+            loss = _loss(self.network(rows, self._kept(len(rows))), labels[chosen], row_weights[chosen])
             if self.alpha:
                 loss = loss + self.alpha * self.network.slope()
             self.optimizer.zero_grad()
@@ -284,6 +292,14 @@ class Training:
             self.optimizer.step()
             total += float(loss.detach()) * len(chosen)
         return total / len(x)
+
+    def _kept(self, rows: int) -> Tensor | None:
+        """The templates that each row has in this step; one that lost all of them has them all."""
+        if not self.dropout:
+            return None
+        shape = rows, len(self.network.templates)
+        kept = torch.rand(shape, generator=self.generator) >= self.dropout
+        return kept | ~kept.any(1, keepdim=True)
 
 
 def one_cycle(share: float) -> float:

@@ -63,7 +63,7 @@ def _simnet2(input_shape: tuple[int, ...], num_classes: int) -> Spec:
 
 
 def _simnet2_plus(input_shape: tuple[int, ...], num_classes: int) -> Spec:
-    # the paper's budget for two layers spent on depth: the last templates see the whole image, not 15×15 of it
+    # the paper's budget for two layers spent on depth: the last templates see a whole image, not 15×15 of it
     layers = (
         LayerSpec(whitened=_reduced(16, 5, input_shape[0]), templates=24, pool=2),
         LayerSpec(whitened=32, templates=40, field=3, padding=1, pool=2),
