@@ -114,7 +114,8 @@ def report(folder: Path = Path("results"), readme: Path | None = None) -> list[P
     finished = [row for some in rows.values() for row in some]
     if not finished:
         raise SimNetsError(f"{folder} has no results; run `simnets reproduce two-layer` first")
-    figures = {"accuracy_flops.png": _accuracy_against_operations(finished), "curves.png": _curves(finished)}
+    best = longest(finished)
+    figures = {"accuracy_flops.png": _accuracy_against_operations(best), "curves.png": _curves(best)}
     if rows["single-layer"]:
         figures["single_layer.png"] = _single_layer(rows["single-layer"])
     written = []
@@ -193,18 +194,23 @@ def _comparisons(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def summary(rows: list[Row]) -> str:
-    """The table of the project's README: every network as registered, with its longest schedule."""
-    longest: dict[tuple[str, str], Row] = {}
+def longest(rows: list[Row]) -> list[Row]:
+    """Every network as registered, on every data set, with its longest schedule."""
+    found: dict[tuple[str, str], Row] = {}
     for row in rows:
         key = (row.data, row.network)
-        if not row.variant and (key not in longest or row.epochs > longest[key].epochs):
-            longest[key] = row
+        if not row.variant and (key not in found or row.epochs > found[key].epochs):
+            found[key] = row
+    return list(found.values())
+
+
+def summary(rows: list[Row]) -> str:
+    """The table of the project's README: the longest schedules."""
     lines = [
         "| data | network | parameters | M operations | test accuracy % | paper % | seeds, epochs |",
         "|---|---|---:|---:|---:|---:|---|",
     ]
-    for row in longest.values():
+    for row in longest(rows):
         paper = "" if row.paper is None else f"{row.paper:g}"
         seeds = f"{len(row.accuracies)} seed" + ("s" if len(row.accuracies) > 1 else "")
         lines.append(
@@ -246,10 +252,9 @@ def _accuracy_against_operations(rows: list[Row]) -> Figure:
         if row.data != "cifar10":
             continue
         colour = _colour(row.network)
-        axes.plot(row.flops / 1e6, row.accuracy, "o" if row.variant == "" else "x", color=colour)
-        name = row.network + (f" {row.variant}" if row.variant else "")
+        axes.plot(row.flops / 1e6, row.accuracy, "o", color=colour)
         axes.annotate(
-            f"{name}, {row.epochs} ep.",
+            f"{row.network}, {row.epochs} ep.",
             (row.flops / 1e6, row.accuracy),
             xytext=(5, 3),
             textcoords="offset points",
@@ -299,8 +304,8 @@ def _curves(rows: list[Row]) -> Figure:
     for row in rows:
         epochs = range(1, len(row.loss_curve) + 1)
         style = "-" if row.network.startswith("simnet") else "--"
-        name = f"{row.network} {row.variant}".strip()
-        axes.plot(epochs, row.loss_curve, style, label=f"{name}, {row.data}, {row.epochs} epochs", lw=1.2)
+        label = f"{row.network}, {row.data}, {row.epochs} epochs"
+        axes.plot(epochs, row.loss_curve, style, label=label, lw=1.2)
     axes.set_yscale("log")
     axes.set_xlabel("epoch")
     axes.set_ylabel("training loss, augmented images")
