@@ -40,6 +40,17 @@ def test_caffe_quick_pools_as_caffe_does() -> None:
             assert average[i, j] == pytest.approx(window.mean(), rel=1e-6)
 
 
+def test_convnet2_has_the_grids_of_simnet2() -> None:
+    stages = {name: simnets.models.model_spec(name).stages() for name in ("simnet2", "convnet2")}
+    assert [s.output for s in stages["simnet2"]] == [s.output for s in stages["convnet2"]]
+    model = simnets.create_model("convnet2")
+    seen = []
+    model.classify.register_forward_hook(lambda _module, inputs, output: seen.extend([inputs[0], output]))
+    scores = model(torch.rand(2, 3, 32, 32))
+    assert [tuple(maps.shape) for maps in seen] == [(2, 64, 9, 9), (2, 10, 9, 9)]
+    assert torch.allclose(scores, seen[1].mean((2, 3)), atol=1e-6)
+
+
 @pytest.mark.parametrize("size", [(32, 32), (8, 8), (11, 14)])
 def test_convnet1_pools_over_quadrants(size: tuple[int, int]) -> None:
     model = simnets.create_model("convnet1_50", input_shape=(3, *size))

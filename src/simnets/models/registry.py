@@ -13,6 +13,7 @@ from simnets.errors import SimNetsError
 from simnets.models.base import ImageClassifier
 from simnets.models.caffe_quick import CaffeQuickSpec
 from simnets.models.convnet1 import ConvNet1Spec
+from simnets.models.convnet2 import ConvNet2Spec
 from simnets.models.deep_simnet import DeepSimNetSpec, LayerSpec, SimNetMLPConvSpec
 from simnets.models.files import load
 from simnets.models.nin import NiNSpec
@@ -119,6 +120,10 @@ ENTRIES: dict[str, Entry] = {
         f"convnet1_{n}": Entry(f"single-layer ConvNet, {n} filters (section 6.2)", _convnet1(n))
         for n in (50, 100, 200, 400, 800, 1600, 3200)
     },
+    "convnet2": Entry(
+        "ConvNet with the geometry of simnet2, ours",
+        lambda shape, k: ConvNet2Spec(input_shape=shape, num_classes=k),
+    ),
     "caffe_quick": Entry(
         "Caffe's ConvNet (section 6.3)", lambda shape, k: CaffeQuickSpec(input_shape=shape, num_classes=k)
     ),
