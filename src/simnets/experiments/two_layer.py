@@ -1,5 +1,7 @@
 """Section 6.3, table 1: the two-layer SimNet against Caffe's ConvNet, and against ResNet-8 of MLPerf Tiny.
 
+`convnet2`, with the geometry of `simnet2`, tells what the operators are worth apart from it.
+
 What came out is in results/two-layer.json and, as a table, in results/README.md.
 """
 
@@ -18,6 +20,7 @@ EXPERIMENT = Experiment(
         Trial("simnet2", "svhn"),
         Trial("caffe_quick", "svhn"),
         Trial("resnet8"),
+        Trial("convnet2"),
     ),
     paper={
         ("simnet2", "", "cifar10"): 85.5,
