@@ -223,13 +223,15 @@ def test_offsets_of_minus_infinity(tmp_path: Path) -> None:
         ("nin_compact", {}),
         ("caffe_quick", {}),
         ("convnet1_50", {"channels": 6}),
+        ("convnet2", {"input_shape": (2, 17, 19)}),
+        ("simnet2_plus", {"input_shape": (2, 17, 19)}),
     ],
     ids=str,
 )
 def test_other_chains_of_layers(name: str, options: dict[str, Any], tmp_path: Path) -> None:
     torch.manual_seed(2)
     model = simnets.create_model(name, **{"input_shape": (2, 13, 12), **options}).eval()
-    images = digits((2, 13, 12))
+    images = digits((2, *model.spec.input_shape[1:]) if len(model.spec.input_shape) > 1 else (2, 13, 12))
     if len(model.spec.input_shape) == 1:
         images = images.flatten(1)[:, 50:61].contiguous()
     else:

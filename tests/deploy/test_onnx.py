@@ -49,8 +49,10 @@ def scores(path: Path, images: torch.Tensor) -> np.ndarray[Any, Any]:
     [
         "simnet_mlp",
         "simnet2",
+        "simnet2_plus",
         "simnet3_compact",
         "convnet1_50",
+        "convnet2",
         "caffe_quick",
         "nin_compact",
         "resnet8",

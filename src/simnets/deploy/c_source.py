@@ -31,7 +31,7 @@ from simnets.deploy.inference import (
     SquaredSimilarity,
 )
 from simnets.errors import SimNetsError
-from simnets.models import CaffeQuick, ConvNet1, NiN
+from simnets.models import CaffeQuick, ConvNet1, ConvNet2, NiN
 from simnets.nn import MexPool2d
 
 KERNELS = Path(__file__).with_name("c") / "kernels.c"
@@ -143,7 +143,7 @@ class _Layer:
 def _chain(network: InferenceNetwork) -> list[nn.Module]:
     """The modules without parts, in the order of computation."""
     body = network.body
-    if isinstance(body, Scores) and not isinstance(body.network, CaffeQuick | ConvNet1 | NiN):
+    if isinstance(body, Scores) and not isinstance(body.network, CaffeQuick | ConvNet1 | ConvNet2 | NiN):
         kind = type(body.network).__name__
         raise SimNetsError(f"model is a {kind}, which cannot be exported to C: it is no chain of layers")
     return [module for module in body.modules() if not list(module.children())]

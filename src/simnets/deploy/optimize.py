@@ -36,6 +36,7 @@ from simnets.errors import SimNetsError
 from simnets.models import (
     CaffeQuick,
     ConvNet1,
+    ConvNet2,
     DeepSimNet,
     ImageClassifier,
     NiN,
@@ -72,7 +73,7 @@ def optimize(model: ImageClassifier) -> InferenceNetwork:
             network = _deep_simnet(model)
         elif isinstance(model, SimNetMLP):
             network = _simnet_mlp(model)
-        elif isinstance(model, CaffeQuick | ConvNet1 | NiN | ResNet8):
+        elif isinstance(model, CaffeQuick | ConvNet1 | ConvNet2 | NiN | ResNet8):
             network = _baseline(model)
         else:
             raise SimNetsError(
@@ -304,7 +305,7 @@ class _Rows(nn.Module):
 # ── baselines ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _baseline(model: CaffeQuick | ConvNet1 | NiN | ResNet8) -> InferenceNetwork:
+def _baseline(model: CaffeQuick | ConvNet1 | ConvNet2 | NiN | ResNet8) -> InferenceNetwork:
     network = copy.deepcopy(model).eval()
     if isinstance(network, ResNet8):
         _fold_norm(network, "conv", "norm")
@@ -312,9 +313,9 @@ def _baseline(model: CaffeQuick | ConvNet1 | NiN | ResNet8) -> InferenceNetwork:
             if isinstance(block, ResidualBlock):
                 _fold_norm(block, "conv1", "norm1")
                 _fold_norm(block, "conv2", "norm2")
-    if isinstance(network, NiN | ResNet8):
+    if isinstance(network, ConvNet2 | NiN | ResNet8):
         # over a known grid: run-times have a faster operator for it than for a mean over any grid
-        _, height, width = model.spec.stages()[-2 if isinstance(network, NiN) else -3].output
+        _, height, width = model.spec.stages()[-3 if isinstance(network, ResNet8) else -2].output
         network.add_module("pool", nn.AvgPool2d((height, width)))
     for module in network.modules():
         if isinstance(module, nn.AvgPool2d) and module.padding == 0:

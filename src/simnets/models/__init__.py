@@ -3,6 +3,7 @@
 from simnets.models.base import ImageClassifier
 from simnets.models.caffe_quick import CaffeQuick, CaffeQuickSpec
 from simnets.models.convnet1 import ConvNet1, ConvNet1Spec
+from simnets.models.convnet2 import ConvNet2, ConvNet2Spec
 from simnets.models.deep_simnet import (
     DeepSimNet,
     DeepSimNetSpec,
@@ -24,6 +25,8 @@ __all__ = [
     "CaffeQuickSpec",
     "ConvNet1",
     "ConvNet1Spec",
+    "ConvNet2",
+    "ConvNet2Spec",
     "DeepSimNet",
     "DeepSimNetSpec",
     "ImageClassifier",

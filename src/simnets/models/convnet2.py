@@ -51,19 +51,23 @@ class ConvNet2(ImageClassifier):
 
     def __init__(self, spec: ConvNet2Spec) -> None:
         super().__init__(spec)
-        self.conv1 = nn.Conv2d(spec.input_shape[0], _FIRST, 5)
-        self.match1 = nn.Conv2d(_FIRST, _FIRST, 1)
-        self.pool1 = nn.MaxPool2d(3, 2)
-        self.conv2 = nn.Conv2d(_FIRST, _SECOND, 5)
-        self.match2 = nn.Conv2d(_SECOND, _SECOND, 1)
-        self.classify = nn.Conv2d(_SECOND, spec.num_classes, 1)
-        self.relu = nn.ReLU()
+        self.layers = nn.Sequential(
+            nn.Conv2d(spec.input_shape[0], _FIRST, 5),
+            nn.ReLU(),
+            nn.Conv2d(_FIRST, _FIRST, 1),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2),
+            nn.Conv2d(_FIRST, _SECOND, 5),
+            nn.ReLU(),
+            nn.Conv2d(_SECOND, _SECOND, 1),
+            nn.ReLU(),
+            nn.Conv2d(_SECOND, spec.num_classes, 1),
+        )
         self.pool = nn.AdaptiveAvgPool2d(1)
-        for layer in (self.conv1, self.match1, self.conv2, self.match2, self.classify):
-            he_normal(layer, last=layer is self.classify)
+        for layer in self.layers:
+            if isinstance(layer, nn.Conv2d):
+                he_normal(layer, last=layer is self.layers[-1])
 
     def scores(self, x: Tensor) -> Tensor:
-        x = self.pool1(self.relu(self.match1(self.relu(self.conv1(x)))))
-        x = self.relu(self.match2(self.relu(self.conv2(x))))
-        scores: Tensor = self.pool(self.classify(x)).flatten(1)
+        scores: Tensor = self.pool(self.layers(x)).flatten(1)
         return scores
