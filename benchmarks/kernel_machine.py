@@ -88,8 +88,9 @@ def candidates(name: str) -> dict[str, tuple[Any, dict[str, list[Any]]]]:
         simnet |= {"p": 2.0, "n_templates": 400, "scaling": "common", "max_iter": 60, "noise": 0.1}
         searched: dict[str, list[Any]] = {"dropout": [0.3, 0.5], "alpha": [3e-3, 1e-2]}
     elif pixels:
-        simnet |= {"p": 2.0, "n_templates": 64, "scaling": "common", "alpha": 0.0}
-        searched = {"weights": ["learned", "shared"], "noise": [0.7]}
+        simnet |= {"p": 2.0, "n_templates": 64, "scaling": "common", "alpha": 0.0, "noise": 0.7}
+        simnet |= {"weights": "shared"}
+        searched = {"dropout": [0.0, 0.2]}
     else:
         simnet |= {"n_templates": 12, "max_iter": 50}
         searched = {"weights": ["learned", "shared"], "alpha": [1e-3, 1e-2]}
