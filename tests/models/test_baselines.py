@@ -45,7 +45,7 @@ def test_convnet2_has_the_grids_of_simnet2() -> None:
     assert [s.output for s in stages["simnet2"]] == [s.output for s in stages["convnet2"]]
     model = simnets.create_model("convnet2")
     seen = []
-    model.layers[-1].register_forward_hook(lambda _module, inputs, output: seen.extend([inputs[0], output]))
+    model.classify.register_forward_hook(lambda _module, inputs, output: seen.extend([inputs[0], output]))
     scores = model(torch.rand(2, 3, 32, 32))
     assert [tuple(maps.shape) for maps in seen] == [(2, 64, 9, 9), (2, 10, 9, 9)]
     assert torch.allclose(scores, seen[1].mean((2, 3)), atol=1e-6)

@@ -51,23 +51,22 @@ class ConvNet2(ImageClassifier):
 
     def __init__(self, spec: ConvNet2Spec) -> None:
         super().__init__(spec)
-        self.layers = nn.Sequential(
-            nn.Conv2d(spec.input_shape[0], _FIRST, 5),
-            nn.ReLU(),
-            nn.Conv2d(_FIRST, _FIRST, 1),
-            nn.ReLU(),
-            nn.MaxPool2d(3, 2),
-            nn.Conv2d(_FIRST, _SECOND, 5),
-            nn.ReLU(),
-            nn.Conv2d(_SECOND, _SECOND, 1),
-            nn.ReLU(),
-            nn.Conv2d(_SECOND, spec.num_classes, 1),
-        )
+        self.conv1 = nn.Conv2d(spec.input_shape[0], _FIRST, 5)
+        self.relu1 = nn.ReLU()
+        self.match1 = nn.Conv2d(_FIRST, _FIRST, 1)
+        self.relu2 = nn.ReLU()
+        self.pool1 = nn.MaxPool2d(3, 2)
+        self.conv2 = nn.Conv2d(_FIRST, _SECOND, 5)
+        self.relu3 = nn.ReLU()
+        self.match2 = nn.Conv2d(_SECOND, _SECOND, 1)
+        self.relu4 = nn.ReLU()
+        self.classify = nn.Conv2d(_SECOND, spec.num_classes, 1)
         self.pool = nn.AdaptiveAvgPool2d(1)
-        for layer in self.layers:
-            if isinstance(layer, nn.Conv2d):
-                he_normal(layer, last=layer is self.layers[-1])
+        for layer in (self.conv1, self.match1, self.conv2, self.match2, self.classify):
+            he_normal(layer, last=layer is self.classify)
 
     def scores(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.pool(self.layers(x)).flatten(1)
+        x = self.relu2(self.match1(self.relu1(self.conv1(x))))
+        x = self.relu4(self.match2(self.relu3(self.conv2(self.pool1(x)))))
+        scores: Tensor = self.pool(self.classify(x)).flatten(1)
         return scores
