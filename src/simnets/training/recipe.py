@@ -172,7 +172,7 @@ _ADAPTED: dict[str, dict[str, Any]] = {
 
 # What a network needs that differs from `simnet2`, chosen on held-out training images by
 # `benchmarks/proxies.py` (results/proxies.jsonl, docs/training_notes.md). `simnet3` is far too large for such
-# a choice here, and has what its compact version needs.
+# a choice here; it and `simnet2_plus` have what `simnet3_compact` needs.
 _DEEP: dict[str, Any] = {"energy": 0.5, "template_lr": 1.0, "weight_lr": 1.0}
 TUNED: dict[str, dict[str, Any]] = {
     "caffe_quick": {"filter_lr": 0.02},
