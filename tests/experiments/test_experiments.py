@@ -1,5 +1,6 @@
 """Experiments on the embedded digits, from images to table; and the committed results."""
 
+import io
 import json
 import time
 from dataclasses import replace
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
 import simnets
 from simnets import experiments
@@ -26,6 +28,7 @@ from simnets.experiments import (
 )
 from simnets.experiments.results import add_result, read_results
 from simnets.models.registry import ENTRIES, WEIGHTS
+from simnets.training.display import Lines
 from simnets.training.recipe import TUNED
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -62,6 +65,20 @@ def test_records_hold_what_is_needed_to_repeat_them(finished: Path) -> None:
 def test_what_is_done_is_not_done_again(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("trained again"))
     assert run(DIGITS, trials_of(DIGITS), results=finished / "results", runs=finished / "runs")
+
+
+@pytest.mark.parametrize(("change", "warned"), [({}, False), ({"energy": None}, False), ({"lr": 0.5}, True)])
+def test_only_other_settings_are_warned_about(
+    finished: Path, tmp_path: Path, change: dict[str, object], warned: bool
+) -> None:
+    """A record from before a field of recipes was added has that field's default."""
+    record = read_results(finished / "results", "two-layer")[0]
+    recipe = record["recipe"] | change
+    add_result(tmp_path, "two-layer", record | {"recipe": {k: v for k, v in recipe.items() if v is not None}})
+    said = io.StringIO()
+    run(DIGITS, TRIALS[:1], results=tmp_path, runs=tmp_path, display=lambda: Lines(Console(file=said)))
+    assert "is done" in said.getvalue()
+    assert ("with other settings" in said.getvalue()) is warned
 
 
 def test_goes_on_after_its_time_was_up(

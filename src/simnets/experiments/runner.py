@@ -17,6 +17,7 @@ from simnets.experiments.trial import Experiment, Trial
 from simnets.flops import count_cost
 from simnets.training import Run, TrainingInterrupted, train
 from simnets.training.display import Display, span
+from simnets.training.recipe import Recipe
 
 
 def run(
@@ -39,7 +40,9 @@ def run(
         shown = display()
         where = f"{experiment.name} {number}/{len(trials)}: {trial.name}"
         if (known := _known(results, experiment, trial)) is not None:
-            same = known["recipe"] == _plain(trial.recipe) and known["options"] == trial.options
+            # a record from before a field was added has that field's default
+            recorded = _plain(Recipe()) | known["recipe"]
+            same = recorded == _plain(trial.recipe) and known["options"] == trial.options
             accuracy = f"{100 * known['test']['accuracy']:.2f} %"
             note = "" if same else ", with other settings; take it out of the JSON file to run it again"
             shown.say(f"{where} is done, {accuracy}{note}")
@@ -78,7 +81,7 @@ def _known(results: Path, experiment: Experiment, trial: Trial) -> Record | None
     return next((record for record in records if record["name"] == trial.name), None)
 
 
-def _plain(recipe: Any) -> dict[str, Any]:
+def _plain(recipe: Recipe) -> dict[str, Any]:
     """As it comes back from JSON."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(recipe)))
     return plain
