@@ -176,6 +176,8 @@ _ADAPTED: dict[str, dict[str, Any]] = {
 _DEEP: dict[str, Any] = {"energy": 0.5, "template_lr": 1.0, "weight_lr": 1.0}
 TUNED: dict[str, dict[str, Any]] = {
     "caffe_quick": {"filter_lr": 0.02},
+    # searched with 200 channels
+    **{f"convnet1_{channels}": {"filter_lr": 0.04} for channels in (50, 100, 200, 400, 800, 1600, 3200)},
     "convnet2": {"filter_lr": 0.04},
     "nin_compact": {"filter_lr": 0.02, "lr": 0.01},
     "simnet2_plus": _DEEP,
