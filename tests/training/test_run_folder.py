@@ -1,11 +1,14 @@
+import json
 import os
+from dataclasses import asdict
 
 import pytest
 
 from simnets.errors import SimNetsError
 from simnets.training.folder import RunFolder
+from simnets.training.recipe import Recipe
 
-CONFIG = {"simnets": "1", "data": {"name": "a", "train": "x"}, "recipe": {"lr": 0.1, "betas": (0.9, 0.99)}}
+CONFIG = {"simnets": "1", "data": {"name": "a", "train": "x"}, "recipe": asdict(Recipe(lr=0.1))}
 
 
 def test_same_configuration_opens_again(tmp_path):
@@ -18,9 +21,12 @@ def test_same_configuration_opens_again(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"recipe": {"lr": 0.2, "betas": (0.9, 0.99)}}, r"recipe\.lr 0\.1, asked for is 0\.2;"),
+        ({"recipe": asdict(Recipe(lr=0.2))}, r"recipe\.lr 0\.1, asked for is 0\.2;"),
         ({"data": {"name": "a", "train": "y"}}, r"data\.train 'x', asked for is 'y';"),
-        ({"recipe": {"lr": 0.1, "betas": (0.5, 0.99)}, "seed": 1}, r"recipe\.betas .*\(and 1 more\);"),
+        (
+            {"recipe": asdict(Recipe(lr=0.1, betas=(0.5, 0.99))), "seed": 1},
+            r"recipe\.betas .*\(and 1 more\);",
+        ),
     ],
 )
 def test_another_configuration_is_refused_by_its_field(tmp_path, change, words):
@@ -31,6 +37,24 @@ def test_another_configuration_is_refused_by_its_field(tmp_path, change, words):
     with pytest.raises(SimNetsError, match=words), folder.opened({**CONFIG, **change}):
         pass
     assert (folder / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("energy", [0.0, 0.5])
+def test_field_that_the_run_does_not_know_had_its_default(tmp_path, energy):
+    """A run that was begun before the field was added goes on."""
+    before = json.loads(json.dumps(CONFIG))
+    del before["recipe"]["energy"]
+    (tmp_path / "config.json").write_text(json.dumps(before))
+    config = {**CONFIG, "recipe": asdict(Recipe(lr=0.1, energy=energy))}
+    if energy:
+        with (
+            pytest.raises(SimNetsError, match=r"energy 0\.0, asked for is 0\.5"),
+            RunFolder(tmp_path).opened(config),
+        ):
+            pass
+    else:
+        with RunFolder(tmp_path).opened(config):
+            pass
 
 
 def test_folder_with_other_files_is_left_alone(tmp_path):
@@ -48,8 +72,9 @@ def test_two_runs_cannot_use_it_at_once(tmp_path):
         pass
 
 
-def test_damaged_configuration_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_damaged_configuration_is_refused(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
     with pytest.raises(SimNetsError, match=r"config\.json is damaged"), RunFolder(tmp_path).opened(CONFIG):
         pass
 

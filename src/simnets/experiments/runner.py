@@ -17,7 +17,7 @@ from simnets.experiments.trial import Experiment, Trial
 from simnets.flops import count_cost
 from simnets.training import Run, TrainingInterrupted, train
 from simnets.training.display import Display, span
-from simnets.training.recipe import Recipe
+from simnets.training.recipe import Recipe, recorded
 
 
 def run(
@@ -40,9 +40,7 @@ def run(
         shown = display()
         where = f"{experiment.name} {number}/{len(trials)}: {trial.name}"
         if (known := _known(results, experiment, trial)) is not None:
-            # a record from before a field was added has that field's default
-            recorded = _plain(Recipe()) | known["recipe"]
-            same = recorded == _plain(trial.recipe) and known["options"] == trial.options
+            same = recorded(known["recipe"]) == _plain(trial.recipe) and known["options"] == trial.options
             accuracy = f"{100 * known['test']['accuracy']:.2f} %"
             note = "" if same else ", with other settings; take it out of the JSON file to run it again"
             shown.say(f"{where} is done, {accuracy}{note}")

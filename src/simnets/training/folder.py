@@ -16,6 +16,7 @@ from typing import Any
 from simnets.errors import SimNetsError
 from simnets.training.checkpoint import Checkpoints
 from simnets.training.files import write_whole, writing
+from simnets.training.recipe import recorded
 
 # Fields of the configuration that may differ when a run goes on: they do not change what is computed.
 _FREE = ("simnets", "data.name")
@@ -58,7 +59,8 @@ class RunFolder:
             return
         try:
             held = json.loads(file.read_text())
-        except ValueError:
+            held["recipe"] = recorded(held["recipe"])
+        except (ValueError, TypeError, KeyError):
             raise SimNetsError(f"{file} is damaged; give --out a new folder") from None
         before, now = _flat(held), _flat(asked)
         different = [key for key in {**before, **now} if key not in _FREE and before.get(key) != now.get(key)]

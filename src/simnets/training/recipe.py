@@ -9,6 +9,8 @@ concern SimNets alone.
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +31,10 @@ _NOT_NEGATIVE = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """All choices of one training; two runs with equal recipe, data and seed give equal weights."""
+    """All choices of one training; two runs with equal recipe, data and seed give equal weights.
+
+    The default of a field that is added is what was done before there was one.
+    """
 
     name: str = "fast"
     """Where the values come from: the key in RECIPES."""
@@ -131,6 +136,12 @@ class Recipe:
         )
         shapes = ("steps", "one-cycle", "cosine", "constant")
         _require(self.schedule in shapes, "schedule", self.schedule, " or ".join(map(repr, shapes)))
+
+
+def recorded(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe read from a JSON file, with the fields that have been added since: they had their defaults."""
+    known: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(Recipe())))
+    return known | dict(recipe)
 
 
 RECIPES: dict[str, Recipe] = {
