@@ -141,6 +141,11 @@ def test_models_and_inspect(capsys, folder, tmp_path):
     code, text, _ = run(capsys, "inspect", folder / "model.safetensors")
     assert code == 0
     assert "50" in text
+    model = create_model("simnet_mlpconv", 2, input_shape=(3, 8, 8))
+    model.scale = 4.0
+    model.fold()
+    save(model, tmp_path / "folded.safetensors")
+    assert "β=0.25" in run(capsys, "inspect", tmp_path / "folded.safetensors")[1]
 
 
 def test_export_and_benchmark(capsys, folder, tmp_path):

@@ -295,7 +295,7 @@ def inspect(model: Positional[str], out: Path | None = None) -> None:
 
     network = _named_or_loaded(model)
     console = _console()
-    console.print(network.spec.table(title=model))
+    console.print(network.current_spec().table(title=model))
     console.print(count_cost(network).table())
     if out is not None:
         from simnets.training.pictures import parameters

@@ -323,3 +323,20 @@ def test_two_layers_have_the_papers_parameters() -> None:
     for classes, expected in ((10, 64_576), (100, 70_336)):
         model = simnets.create_model("simnet2", classes)
         assert sum(p.numel() for p in model.parameters() if p.requires_grad) == expected
+
+
+def test_current_spec_has_the_numbers_of_now() -> None:
+    model = simnets.create_model("simnet2", p_mode="learned", pool_beta=2.0, pool_beta_mode="learned")
+    assert model.current_spec() == model.spec
+    model.layers[0].conv_similarity.similarity.p = 1.5
+    model.layers[0].pool.beta = 3.0
+    model.scale = 4.0
+    model.fold()
+    now = model.current_spec()
+    assert [layer.p for layer in now.layers] == pytest.approx([1.5, 2.0])
+    assert [layer.pool_beta for layer in now.layers] == pytest.approx([3.0, 2.0])
+    assert now.classify_beta == pytest.approx(0.25)
+    mlp = simnets.create_model("simnet_mlp", num_classes=3, input_shape=(20,), templates=8)
+    mlp.scale = 4.0
+    mlp.fold()
+    assert mlp.current_spec().beta == pytest.approx(0.25)

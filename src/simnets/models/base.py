@@ -38,6 +38,10 @@ class ImageClassifier(nn.Module):
         self.register_buffer("pixel_mean", torch.full((channels,), 0.5))
         self.register_buffer("pixel_std", torch.full((channels,), 0.25))
 
+    def current_spec(self) -> Spec:
+        """`spec` with the numbers that training has changed, such as p and β, as they are now."""
+        return self.spec
+
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the scores."""

@@ -252,6 +252,12 @@ class SimNetBlock(nn.Module):
         x = self.similarities(x)
         return x if self.pool is None else self.pool(x)
 
+    @torch.no_grad()
+    def current_spec(self) -> LayerSpec:
+        """`spec` with p and β as they are now."""
+        beta = self.spec.pool_beta if self.pool is None else float(self.pool.beta)
+        return dataclasses.replace(self.spec, p=float(self.conv_similarity.similarity.p), pool_beta=beta)
+
     @property
     def natural(self) -> bool:
         """Whether the templates can be learned in natural coordinates."""
@@ -310,6 +316,14 @@ class DeepSimNet(SimNet):
             offsets_mode=spec.offsets_mode,
         )
         self.pool = GlobalMexPool2d(beta=spec.global_beta, beta_mode=spec.global_beta_mode)
+
+    @torch.no_grad()
+    def current_spec(self) -> DeepSimNetSpec:
+        return self.spec.replace(
+            layers=tuple(block.current_spec() for block in self._blocks),
+            classify_beta=float(self.classify.beta),
+            global_beta=float(self.pool.beta),
+        )
 
     def similarities(self, x: Tensor) -> Tensor:
         """The last layer's maps s (N, n, H, W) of normalised images."""

@@ -90,6 +90,10 @@ class SimNetMLP(SimNet):
             offsets_mode=spec.offsets_mode,
         )
 
+    @torch.no_grad()
+    def current_spec(self) -> SimNetMLPSpec:
+        return self.spec.replace(p=float(self.similarity.p), beta=float(self.classify.beta))
+
     def scores(self, x: Tensor) -> Tensor:
         return self.scaled(self.classify(self.similarity(x.flatten(1))))
 
