@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.transforms import Bbox
 
 from simnets.errors import SimNetsError
 from simnets.experiments.plan import EXPERIMENTS
@@ -20,6 +22,7 @@ from simnets.experiments.trial import Experiment
 from simnets.training.files import write_whole
 
 _BEGIN, _END = "<!-- results: begin, made by `simnets reproduce report` -->", "<!-- results: end -->"
+_CURVE = 5  # epochs that make a curve worth drawing
 _COLOURS = {"simnet": "#0b6e4f", "other": "#b3541e"}
 
 
@@ -248,26 +251,43 @@ def _accuracy_against_operations(rows: list[Row]) -> Figure:
     """Figure 2(b) with every network of the project."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    for row in rows:
-        if row.data != "cifar10":
-            continue
-        colour = _colour(row.network)
-        axes.plot(row.flops / 1e6, row.accuracy, "o", color=colour)
-        axes.annotate(
-            f"{row.network}, {row.epochs} ep.",
-            (row.flops / 1e6, row.accuracy),
-            xytext=(5, 3),
-            textcoords="offset points",
-            fontsize=7,
-            color=colour,
-        )
+    shown = [row for row in rows if row.data == "cifar10"]
+    for row in shown:
+        axes.plot(row.flops / 1e6, row.accuracy, "o", color=_colour(row.network))
     axes.margins(x=0.25)
     _log_millions(axes)
     axes.set_xlabel("million operations an image (simnets.count_cost)")
     axes.set_ylabel("test accuracy, %")
     axes.set_title("CIFAR-10: SimNets (green) and ConvNets (brown); epochs as trained")
     axes.grid(alpha=0.3)
+    _label_points(axes, shown)
     return figure
+
+
+def _label_points(axes: Axes, rows: list[Row]) -> None:
+    """The name of each network beside its point, where it covers no other name or point if there is room."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # only now is it known where the points are
+    points = axes.transData.transform([(row.flops / 1e6, row.accuracy) for row in rows])
+    taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in points]
+    sides = [
+        *(((5, 3), "left"), ((5, -9), "left"), ((-5, 3), "right"), ((-5, -9), "right")),
+        *(((0, 7), "center"), ((0, -13), "center")),
+    ]
+    for row in rows:
+        name = axes.annotate(
+            f"{row.network}, {row.epochs} ep.",
+            (row.flops / 1e6, row.accuracy),
+            textcoords="offset points",
+            fontsize=7,
+            color=_colour(row.network),
+        )
+        for offset, side in sides:
+            name.set(position=offset, ha=side)
+            if not any(name.get_window_extent().overlaps(other) for other in taken):
+                break
+        taken.append(name.get_window_extent())
 
 
 def _single_layer(rows: list[Row]) -> Figure:
@@ -301,7 +321,10 @@ def _single_layer(rows: list[Row]) -> Figure:
 def _curves(rows: list[Row]) -> Figure:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
+    axes.set_prop_cycle(color=colormaps["tab20"](range(20)))
     for row in rows:
+        if row.epochs < _CURVE:
+            continue
         epochs = range(1, len(row.loss_curve) + 1)
         style = "-" if row.network.startswith("simnet") else "--"
         label = f"{row.network}, {row.data}, {row.epochs} epochs"
