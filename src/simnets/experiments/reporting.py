@@ -322,9 +322,7 @@ def _curves(rows: list[Row]) -> Figure:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     axes.set_prop_cycle(color=colormaps["tab20"](range(20)))
-    for row in rows:
-        if row.epochs < _CURVE:
-            continue
+    for row in [row for row in rows if row.epochs >= _CURVE] or rows:
         epochs = range(1, len(row.loss_curve) + 1)
         style = "-" if row.network.startswith("simnet") else "--"
         label = f"{row.network}, {row.data}, {row.epochs} epochs"
