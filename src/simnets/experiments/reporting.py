@@ -215,12 +215,16 @@ def summary(rows: list[Row]) -> str:
     ]
     for row in longest(rows):
         paper = "" if row.paper is None else f"{row.paper:g}"
-        seeds = f"{len(row.accuracies)} seed" + ("s" if len(row.accuracies) > 1 else "")
+        effort = f"{_counted(len(row.accuracies), 'seed')}, {_counted(row.epochs, 'epoch')}"
         lines.append(
             f"| {row.data} | `{row.network}` | {row.parameters:,} | {row.flops / 1e6:.1f} | {row.measured} "
-            f"| {paper} | {seeds}, {row.epochs} epochs: {row.command} |"
+            f"| {paper} | {effort}: {row.command} |"
         )
     return "\n".join(lines)
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}" + ("s" if count > 1 else "")
 
 
 def with_table(text: str, rows: list[Row]) -> str:
