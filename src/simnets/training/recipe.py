@@ -191,6 +191,7 @@ TUNED: dict[str, dict[str, Any]] = {
     **{f"convnet1_{channels}": {"filter_lr": 0.04} for channels in (50, 100, 200, 400, 800, 1600, 3200)},
     "convnet2": {"filter_lr": 0.04},
     "nin_compact": {"filter_lr": 0.02, "lr": 0.01},
+    "resnet8": {"filter_lr": 0.04},
     "simnet2_plus": _DEEP,
     "simnet3": _DEEP,
     "simnet3_compact": _DEEP | {"filter_lr": 0.02},
