@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import simnets
 from simnets.experiments.results import Record, add_result, read_results
@@ -17,7 +15,7 @@ from simnets.experiments.trial import Experiment, Trial
 from simnets.flops import count_cost
 from simnets.training import Run, TrainingInterrupted, train
 from simnets.training.display import Display, span
-from simnets.training.recipe import Recipe, recorded
+from simnets.training.recipe import plain, recorded
 
 
 def run(
@@ -40,7 +38,7 @@ def run(
         shown = display()
         where = f"{experiment.name} {number}/{len(trials)}: {trial.name}"
         if (known := _known(results, experiment, trial)) is not None:
-            same = recorded(known["recipe"]) == _plain(trial.recipe) and known["options"] == trial.options
+            same = recorded(known["recipe"]) == plain(trial.recipe) and known["options"] == trial.options
             accuracy = f"{100 * known['test']['accuracy']:.2f} %"
             note = "" if same else ", with other settings; take it out of the JSON file to run it again"
             shown.say(f"{where} is done, {accuracy}{note}")
@@ -77,12 +75,6 @@ def run(
 def _known(results: Path, experiment: Experiment, trial: Trial) -> Record | None:
     records = read_results(results, experiment.name)
     return next((record for record in records if record["name"] == trial.name), None)
-
-
-def _plain(recipe: Recipe) -> dict[str, Any]:
-    """As it comes back from JSON."""
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(recipe)))
-    return plain
 
 
 def record_of(trial: Trial, done: Run, commit: str | None) -> Record:

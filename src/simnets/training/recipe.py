@@ -138,10 +138,15 @@ class Recipe:
         _require(self.schedule in shapes, "schedule", self.schedule, " or ".join(map(repr, shapes)))
 
 
-def recorded(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def plain(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as it comes back from a JSON file."""
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(recipe)))
+    return values
+
+
+def recorded(values: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe read from a JSON file, with the fields that have been added since: they had their defaults."""
-    known: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(Recipe())))
-    return known | dict(recipe)
+    return plain(Recipe()) | dict(values)
 
 
 RECIPES: dict[str, Recipe] = {
