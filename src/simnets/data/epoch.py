@@ -30,8 +30,9 @@ def batches(
     start: int = 0,
     rank: int = 0,
     world_size: int = 1,
+    targets: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(images, labels) of each batch of one epoch, from batch `start` on.
+    """(images, labels) of each batch of one epoch, from batch `start` on; with `targets`, (images, targets).
 
     Order and augmentation depend on nothing but (seed, epoch, index of the batch): starting at batch k gives
     what batch k would have been. `batch_size` counts the images of all `world_size` processes together; each
@@ -54,13 +55,14 @@ def batches(
     if shuffle:
         order = torch.randperm(len(dataset), generator=_generator(seed, epoch, "order"))
     order = order.to(dataset.images.device)
+    wanted = dataset.labels if targets is None else targets
 
     def generate() -> Iterator[tuple[Tensor, Tensor]]:
         for index in range(start, count_batches(len(dataset), batch_size, drop_last)):
             whole = order[index * batch_size : (index + 1) * batch_size]
             share = slice(rank, None, world_size)
             # index_select copies whole images; plain indexing is ten times slower.
-            images, labels = (t.index_select(0, whole[share]) for t in (dataset.images, dataset.labels))
+            images, labels = (t.index_select(0, whole[share]) for t in (dataset.images, wanted))
             if augmentation is not None:
                 _, h, w = dataset.shape
                 draws = augmentation.draw(len(whole), h, w, _generator(seed, epoch, index))

@@ -15,7 +15,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -30,6 +30,7 @@ from simnets.training import preparation
 from simnets.training.averaging import Average
 from simnets.training.checkpoint import Checkpoint, Checkpoints
 from simnets.training.display import Display, Moment
+from simnets.training.distillation import soft_labels
 from simnets.training.distributed import World
 from simnets.training.divergence import TrainingDiverged, first_non_finite, require_finite
 from simnets.training.evaluate import arranged, scores_of
@@ -68,6 +69,7 @@ def fit(
     *,
     recipe: Recipe,
     validation: ImageDataset | None = None,
+    teachers: Sequence[nn.Module] = (),
     seed: int = 0,
     world: World | None = None,
     amp: str | None = None,
@@ -82,7 +84,7 @@ def fit(
 
     With `checkpoints`, go on from the last one if there is one. At `deadline` (of time.monotonic()) save and
     raise TrainingInterrupted with signum 0. `on_epoch` gets the records of all epochs
-    so far, after each.
+    so far, after each. `teachers` are asked once about every image (distillation.py).
     """
     world = world or World(device=next(model.parameters()).device)
     display = display or Display()
@@ -99,6 +101,9 @@ def fit(
         found = Checkpoint.unpack(shared)
         model.load_state_dict(_part(found.tensors, "model"))
     loop = _Loop(model, training, validation, recipe, seed, world, amp, compile, outcome, display)
+    if teachers:
+        display.say(f"asking {len(teachers)} teachers about {len(training):,} images")
+        loop.targets = soft_labels(teachers, training, recipe).to(world.device)
     loop.checkpoints, loop.checkpoint_seconds = checkpoints, 60 * checkpoint_minutes
     loop.deadline = math.inf if deadline is None else deadline
     loop.on_epoch = on_epoch
@@ -157,6 +162,8 @@ class _Loop:
         changed = recipe.flip or recipe.shift or recipe.cutout
         options = (recipe.flip, recipe.shift, recipe.cutout, recipe.border)
         self.augmentation = Augmentation(*options) if changed else None
+        self.targets = self.training.labels  # of the loss: labels, or probabilities with teachers
+        self.places = torch.arange(len(training), device=device)
         self.stream: Iterator[tuple[Tensor, Tensor]] | None = None
         # A set smaller than a batch is one batch; the images left over at an epoch's end wait for another
         # epoch's order, so that all steps weigh the same.
@@ -232,8 +239,10 @@ class _Loop:
         factor = rate(self.recipe, self.step / self.steps)
         for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
             group["lr"] = peak * factor
-        images, labels = self.current = self._next_batch()
-        scores, loss = self._forward(self.network, images, labels)
+        images, places = self._next_batch()
+        labels = self.training.labels[places]
+        self.current = images, self.targets[places]
+        scores, loss = self._forward(self.network, *self.current)
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         norm = get_total_norm([value.grad for value in self.learned if value.grad is not None])
@@ -252,17 +261,17 @@ class _Loop:
         return True
 
     def _forward(
-        self, network: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor
+        self, network: Callable[[Tensor], Tensor], images: Tensor, targets: Tensor
     ) -> tuple[Tensor, Tensor]:
         torch.manual_seed(seed_for(self.seed, "noise", self.step, self.world.rank))
         with torch.autocast(images.device.type, self.amp, enabled=self.amp is not None):
             scores = network(images)
         scores = scores.float()
         smoothing = self.recipe.label_smoothing
-        return scores, nn.functional.cross_entropy(scores, labels, label_smoothing=smoothing)
+        return scores, nn.functional.cross_entropy(scores, targets, label_smoothing=smoothing)
 
     def _next_batch(self) -> tuple[Tensor, Tensor]:
-        """This process's part of the step's images, augmented."""
+        """This process's part of the step's images, augmented, and their places in the training set."""
         if self.stream is None:
             epoch, place = divmod(self.step, self.steps_per_epoch)
             self.stream = batches(
@@ -275,9 +284,10 @@ class _Loop:
                 start=place,
                 rank=self.world.rank,
                 world_size=self.world.size,
+                targets=self.places,
             )
-        images, labels = next(self.stream)
-        return arranged(images), labels
+        images, places = next(self.stream)
+        return arranged(images), places
 
     def _look(self) -> bool:
         """Take in the pending numbers. All finite: True. Else find the culprit, going back if it is past."""

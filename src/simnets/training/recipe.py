@@ -72,6 +72,11 @@ class Recipe:
     ema: float = 0.0
     """Decay of the running average of the weights, which is then what is evaluated and kept; 0 is off."""
 
+    teachers: tuple[str, ...] = ()
+    """Distillation: networks to learn from, as weights in the box ("caffe_quick-cifar10") or files."""
+    teacher_share: float = 0.7
+    """Share of the target that is the teachers' opinion of an image; the rest is its label."""
+
     flip: bool = True
     """Mirror half of the images, left to right."""
     shift: int = 4
@@ -121,6 +126,7 @@ class Recipe:
             _require(0 <= getattr(self, name) < float("inf"), name, getattr(self, name), "0 or more")
         for name in ("momentum", "warmup", "label_smoothing", "ema"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and less than 1")
+        _require(0 <= self.teacher_share <= 1, "teacher_share", self.teacher_share, "a number from 0 to 1")
         for beta in self.betas:
             _require(0 <= beta < 1, "betas", self.betas, "two numbers from 0 up to, not with, 1")
         for milestone in self.milestones:

@@ -23,6 +23,7 @@ from simnets.models import ImageClassifier, create_model, load, save
 from simnets.training import report
 from simnets.training.board import board
 from simnets.training.display import Display
+from simnets.training.distillation import load_teachers
 from simnets.training.distributed import World, choose_device, joined
 from simnets.training.evaluate import Evaluation, require_same_classes, scores_of, summarise
 from simnets.training.files import write_whole
@@ -102,6 +103,7 @@ def train(
     recipe = recipe_for(recipe, name, network_name, trained=is_weights_file(model))
     network, origin = _network(chosen_model, training, recipe, seed, dict(options or {}))
     rest, validation = _split(training, recipe)
+    teachers = load_teachers(recipe, training)
     config = {
         "simnets": simnets.__version__,
         "model": {"origin": origin, "spec": json.loads(network.spec.to_json())},
@@ -111,7 +113,7 @@ def train(
         "recipe": dataclasses.asdict(recipe),
         "amp": amp,
         "compile": compile,
-    }
+    } | ({"teachers": list(teachers)} if teachers else {})
     folder = RunFolder(out)
     display = display or Display()
     with (
@@ -128,6 +130,7 @@ def train(
                 rest,
                 recipe=recipe,
                 validation=validation,
+                teachers=[teacher.to(chosen) for teacher in teachers.values()],
                 seed=seed,
                 world=world,
                 amp=amp,

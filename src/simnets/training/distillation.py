@@ -1,0 +1,46 @@
+"""Distillation: a network learns what larger ones make of an image, and not its label alone.
+
+Not in the paper. The teachers are asked once, before the first step, about each training image as it is and
+mirrored, so that they cost nothing in a step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from simnets.data import ImageDataset
+from simnets.errors import SimNetsError
+from simnets.models import ImageClassifier, load
+from simnets.models.registry import WEIGHTS, list_weights
+from simnets.training.evaluate import require_same_classes, scores_of
+from simnets.training.recipe import Recipe
+
+
+def load_teachers(recipe: Recipe, dataset: ImageDataset) -> dict[str, ImageClassifier]:
+    """The networks that the recipe names, by the checksum of their weights; they must know the classes."""
+    found: dict[str, ImageClassifier] = {}
+    for name in recipe.teachers:
+        shipped = WEIGHTS / f"{name}.safetensors"
+        path = shipped if shipped.is_file() else Path(name)
+        if not path.is_file():
+            raise SimNetsError(
+                f"teachers has {name!r}: no such weights in the box, and not a file; "
+                f"in the box: {', '.join(list_weights())}"
+            )
+        teacher = load(path)
+        require_same_classes(teacher, dataset)
+        found[hashlib.sha256(path.read_bytes()).hexdigest()[:16]] = teacher
+    return found
+
+
+def soft_labels(teachers: Sequence[nn.Module], dataset: ImageDataset, recipe: Recipe) -> Tensor:
+    """(N, k) probabilities: the mean opinion of the teachers, and the label for the rest."""
+    views = [dataset.images, dataset.images.flip(-1)] if recipe.flip else [dataset.images]
+    opinions = [scores_of(teacher, view).softmax(1) for teacher in teachers for view in views]
+    labels = nn.functional.one_hot(dataset.labels.cpu(), len(dataset.classes)).float()
+    return torch.lerp(labels, torch.stack(opinions).mean(0), recipe.teacher_share)
