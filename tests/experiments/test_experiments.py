@@ -236,12 +236,13 @@ def test_results_page_agrees_with_the_results() -> None:
 
 
 def test_weights_in_the_box_are_those_that_were_measured() -> None:
-    records = {f"{r['network']}-{r['data']}": r for r in shipping.final_records(PROJECT / "results")}
+    records = {shipping.weights_name(r): r for r in shipping.final_records(PROJECT / "results")}
     for file in WEIGHTS.glob("*.safetensors"):
         record = records[file.stem]
         assert shipping._digest(file) == record["weights_sha256"]
         assert file.with_suffix(".md").read_text() == shipping.card(record)
-        model = simnets.create_model(record["network"], weights=record["data"])
+        named = file.stem.removeprefix(f"{record['network']}-")
+        model = simnets.create_model(record["network"], weights=named)
         assert simnets.count_cost(model).flops == record["flops"]
 
 

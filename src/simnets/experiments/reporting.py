@@ -18,7 +18,7 @@ from matplotlib.transforms import Bbox
 from simnets.errors import SimNetsError
 from simnets.experiments.plan import EXPERIMENTS
 from simnets.experiments.results import Record, read_results
-from simnets.experiments.trial import Experiment
+from simnets.experiments.trial import FINAL_VARIANTS, Experiment
 from simnets.training.files import write_whole
 
 _BEGIN, _END = "<!-- results: begin, made by `simnets reproduce report` -->", "<!-- results: end -->"
@@ -48,8 +48,13 @@ class Row:
         return statistics.fmean(self.accuracies)
 
     @property
-    def label(self) -> str:
+    def name(self) -> str:
         """The network, and what was changed about it."""
+        return self.network + (f", {self.variant}" if self.variant else "")
+
+    @property
+    def label(self) -> str:
+        """The same in Markdown."""
         return f"`{self.network}`" + (f", {self.variant}" if self.variant else "")
 
     @property
@@ -62,7 +67,9 @@ class Row:
     @property
     def command(self) -> str:
         """What repeats it, among others of its experiment."""
-        planned = {t.epochs for t in self.experiment.trials if t.network == self.network}
+        planned = {
+            t.epochs for t in self.experiment.trials if (t.network, t.variant) == (self.network, self.variant)
+        }
         epochs = "" if self.epochs in planned else f" --epochs {self.epochs}"
         return f"`simnets reproduce {self.experiment.name}{epochs}`"
 
@@ -198,11 +205,11 @@ def _comparisons(folder: Path) -> str:
 
 
 def longest(rows: list[Row]) -> list[Row]:
-    """Every network as registered, on every data set, with its longest schedule."""
-    found: dict[tuple[str, str], Row] = {}
+    """Every network and final variant, on every data set, with its longest schedule."""
+    found: dict[tuple[str, str, str], Row] = {}
     for row in rows:
-        key = (row.data, row.network)
-        if not row.variant and (key not in found or row.epochs > found[key].epochs):
+        key = (row.data, row.network, row.variant)
+        if row.variant in FINAL_VARIANTS and (key not in found or row.epochs > found[key].epochs):
             found[key] = row
     return list(found.values())
 
@@ -217,7 +224,7 @@ def summary(rows: list[Row]) -> str:
         paper = "" if row.paper is None else f"{row.paper:g}"
         effort = f"{_counted(len(row.accuracies), 'seed')}, {_counted(row.epochs, 'epoch')}"
         lines.append(
-            f"| {row.data} | `{row.network}` | {row.parameters:,} | {row.flops / 1e6:.1f} | {row.measured} "
+            f"| {row.data} | {row.label} | {row.parameters:,} | {row.flops / 1e6:.1f} | {row.measured} "
             f"| {paper} | {effort}: {row.command} |"
         )
     return "\n".join(lines)
@@ -281,7 +288,7 @@ def _label_points(axes: Axes, rows: list[Row]) -> None:
     ]
     for row in rows:
         name = axes.annotate(
-            f"{row.network}, {row.epochs} ep.",
+            f"{row.name}, {row.epochs} ep.",
             (row.flops / 1e6, row.accuracy),
             textcoords="offset points",
             fontsize=7,
@@ -329,7 +336,7 @@ def _curves(rows: list[Row]) -> Figure:
     for row in [row for row in rows if row.epochs >= _CURVE] or rows:
         epochs = range(1, len(row.loss_curve) + 1)
         style = "-" if row.network.startswith("simnet") else "--"
-        label = f"{row.network}, {row.data}, {row.epochs} epochs"
+        label = f"{row.name}, {row.data}, {row.epochs} epochs"
         axes.plot(epochs, row.loss_curve, style, label=label, lw=1.2)
     axes.set_yscale("log")
     axes.set_xlabel("epoch")

@@ -8,6 +8,7 @@ from pathlib import Path
 from simnets.errors import SimNetsError
 from simnets.experiments.plan import EXPERIMENTS
 from simnets.experiments.results import Record, read_results
+from simnets.experiments.trial import FINAL_VARIANTS
 from simnets.models.registry import WEIGHTS
 from simnets.training.display import span
 from simnets.training.files import write_whole
@@ -16,19 +17,24 @@ LARGEST = 1_000_000  # bytes
 
 
 def final_records(results: Path) -> list[Record]:
-    """Seed 0 of every network on every data set, as registered, with its longest schedule.
+    """Seed 0 of every network and final variant on every data set, with its longest schedule.
 
     Seed 0 and not the best seed: that one would have been chosen on the test images.
     """
-    longest: dict[tuple[str, str], Record] = {}
+    longest: dict[str, Record] = {}
     for name in EXPERIMENTS:
         for record in read_results(results, name):
-            if record["variant"] or record["seed"]:
+            if record["variant"] not in FINAL_VARIANTS or record["seed"]:
                 continue
-            key = (record["network"], record["data"])
+            key = weights_name(record)
             if key not in longest or record["epochs"] > longest[key]["epochs"]:
                 longest[key] = record
     return list(longest.values())
+
+
+def weights_name(record: Record) -> str:
+    """The name of its weights in the box: network, data set and, if there is one, variant."""
+    return "-".join(filter(None, (record["network"], record["data"], record["variant"])))
 
 
 def ship(results: Path, runs: Path, weights: Path = WEIGHTS) -> list[str]:
@@ -38,7 +44,7 @@ def ship(results: Path, runs: Path, weights: Path = WEIGHTS) -> list[str]:
     for record in final_records(results):
         if record["weights_bytes"] > LARGEST:
             continue
-        name = f"{record['network']}-{record['data']}"
+        name = weights_name(record)
         target, source = weights / f"{name}.safetensors", runs / record["name"] / "model.safetensors"
         if not (target.is_file() and _digest(target) == record["weights_sha256"]):
             if not source.is_file():
@@ -58,8 +64,10 @@ def _digest(path: Path) -> str:
 def card(record: Record) -> str:
     """A model card in Markdown, from a record of the results."""
     network, data, test = record["network"], record["data"], record["test"]
+    name = weights_name(record)
+    given = name.removeprefix(f"{network}-")
     recipe = ", ".join(f"{key} {value}" for key, value in record["recipe"].items() if key != "name")
-    return f"""# {network} on {data}
+    return f"""# {network}{f", {record['variant']}," if record["variant"] else ""} on {data}
 
 | | |
 |---|---|
@@ -72,8 +80,8 @@ def card(record: Record) -> str:
 | code | simnets {record["simnets"]}, commit {record["commit"]} |
 | recipe | `fast` with: {recipe} |
 
-Use: `simnets.create_model("{network}", weights="{data}")`, and to check the accuracy above:
-`simnets evaluate src/simnets/weights/{network}-{data}.safetensors --data {data}`.
+Use: `simnets.create_model("{network}", weights="{given}")`, and to check the accuracy above:
+`simnets evaluate src/simnets/weights/{name}.safetensors --data {data}`.
 
 Limits: trained on {data} and nothing else; it gives a class of that data set to any image. The seed was fixed
 beforehand, and the test images were used once, for the figure above.

@@ -7,6 +7,10 @@ from typing import Any
 
 from simnets.training import Recipe, recipe_for
 
+# Variants that are networks to use: in the README's table and, with their weights, in the box. Others are
+# there to be compared.
+FINAL_VARIANTS = ("", "distilled")
+
 
 @dataclass(frozen=True)
 class Trial:
