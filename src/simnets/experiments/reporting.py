@@ -290,6 +290,7 @@ def _label_points(axes: Axes, rows: list[Row]) -> None:
         name = axes.annotate(
             f"{row.name}, {row.epochs} ep.",
             (row.flops / 1e6, row.accuracy),
+            xytext=sides[0][0],
             textcoords="offset points",
             fontsize=7,
             color=_colour(row.network),
