@@ -11,7 +11,18 @@ from simnets.experiments.trial import Experiment, Trial
 EXPERIMENT = Experiment(
     name="plus",
     title="Beyond the paper: four layers within the budget of its two-layer network",
-    trials=(Trial("simnet2_plus"),),
+    trials=(
+        # The teachers are the strongest networks in the box, and give soft labels already.
+        Trial(
+            "simnet2_plus",
+            variant="distilled",
+            changes={
+                "teachers": ("caffe_quick-cifar10", "simnet2-cifar10", "resnet8-cifar10"),
+                "label_smoothing": 0.0,
+            },
+        ),
+        Trial("simnet2_plus"),
+    ),
     paper={},
     seeds=1,
 )
