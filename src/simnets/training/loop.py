@@ -100,10 +100,9 @@ def fit(
     else:
         found = Checkpoint.unpack(shared)
         model.load_state_dict(_part(found.tensors, "model"))
+    targets = _ask(teachers, training, recipe, outcome, display) if teachers else training.labels
     loop = _Loop(model, training, validation, recipe, seed, world, amp, compile, outcome, display)
-    if teachers:
-        display.say(f"asking {len(teachers)} teachers about {len(training):,} images")
-        loop.targets = soft_labels(teachers, training, recipe).to(world.device)
+    loop.targets = targets.to(world.device)
     loop.checkpoints, loop.checkpoint_seconds = checkpoints, 60 * checkpoint_minutes
     loop.deadline = math.inf if deadline is None else deadline
     loop.on_epoch = on_epoch
@@ -133,6 +132,17 @@ def _prepare(
     found = preparation.prepare(model, training, recipe, seed=seed_for(seed, "prepare"), report=report)
     outcome.seconds += time.monotonic() - started
     outcome.pretraining = None if found is None else json.loads(found.to_json())
+
+
+def _ask(
+    teachers: Sequence[nn.Module], training: ImageDataset, recipe: Recipe, outcome: Outcome, display: Display
+) -> Tensor:
+    """The targets of a run with teachers; before its clocks start, so that the time left is that of steps."""
+    display.say(f"asking {len(teachers)} teachers about {len(training):,} images")
+    started = time.monotonic()
+    targets = soft_labels(teachers, training, recipe)
+    outcome.seconds += time.monotonic() - started
+    return targets
 
 
 class _Loop:
