@@ -141,6 +141,24 @@ def test_weights_are_shipped_with_a_card(finished: Path, tmp_path: Path) -> None
     shipping.ship(finished / "results", tmp_path / "nowhere", weights)
 
 
+def test_a_distilled_network_ships_beside_the_plain_one(finished: Path, tmp_path: Path) -> None:
+    plain = read_results(finished / "results", "two-layer")[0]
+    teacher = finished / "runs" / plain["name"] / "model.safetensors"
+    add_result(tmp_path, "two-layer", plain)
+    trial = replace(TRIALS[0], variant="distilled", changes={"teachers": (str(teacher),)})
+    assert run(DIGITS, [trial], results=tmp_path, runs=finished / "runs")
+    record = read_results(tmp_path, "two-layer")[1]
+    assert [plain["weights_sha256"][:16]] == record["teachers_sha256"]
+    assert plain["teachers_sha256"] == []
+    weights = tmp_path / "weights"
+    names = shipping.ship(tmp_path, finished / "runs", weights)
+    assert names == ["simnet_mlpconv-digits", "simnet_mlpconv-digits-distilled"]
+    card = (weights / "simnet_mlpconv-digits-distilled.md").read_text()
+    assert 'create_model("simnet_mlpconv", weights="digits-distilled")' in card
+    rows = reporting.rows_of(DIGITS, tmp_path)
+    assert [row.name for row in reporting.longest(rows)] == ["simnet_mlpconv", "simnet_mlpconv, distilled"]
+
+
 def test_other_weights_than_were_measured_are_refused(finished: Path, tmp_path: Path) -> None:
     record = read_results(finished / "results", "two-layer")[0]
     add_result(tmp_path, "two-layer", record | {"weights_sha256": "0" * 64})

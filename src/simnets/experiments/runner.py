@@ -93,6 +93,7 @@ def record_of(trial: Trial, done: Run, commit: str | None) -> Record:
         "epochs": trial.epochs,
         "options": trial.options,
         "recipe": config["recipe"],
+        "teachers_sha256": config.get("teachers", []),  # the first digits
         "parameters": cost.params,
         "flops": cost.flops,
         "test": {key: result["test"][key] for key in kept},
