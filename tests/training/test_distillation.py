@@ -92,7 +92,7 @@ def test_unknown_or_unsuitable_teachers_are_refused(tmp_path, taught):
 
     with pytest.raises(SimNetsError, match=r"teachers has 'plato': .* in the box: caffe_quick-cifar10"):
         start(dataclasses.replace(taught, teachers=("plato",)), tiny.data())
-    with pytest.raises(SimNetsError, match="and the network 10"):
+    with pytest.raises(SimNetsError, match=r"teacher simnet2-cifar10: .* and the network 10"):
         start(dataclasses.replace(taught, teachers=("simnet2-cifar10",)), tiny.data())
     with pytest.raises(SimNetsError, match=r"teacher_share is 1\.5"):
         dataclasses.replace(taught, teacher_share=1.5)

@@ -33,7 +33,10 @@ def load_teachers(recipe: Recipe, dataset: ImageDataset) -> dict[str, ImageClass
                 f"in the box: {', '.join(list_weights())}"
             )
         teacher = load(path)
-        require_same_classes(teacher, dataset)
+        try:
+            require_same_classes(teacher, dataset)
+        except SimNetsError as error:
+            raise SimNetsError(f"teacher {name}: {error}") from None
         found[hashlib.sha256(path.read_bytes()).hexdigest()[:16]] = teacher
     return found
 
