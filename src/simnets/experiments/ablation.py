@@ -1,4 +1,5 @@
-"""What the paper leaves out: pre-training against a random start, and ℓ1, ℓ2 and learned p, for `simnet2`.
+"""What the paper leaves out: pre-training against a random start, and ℓ1, ℓ2 and learned p, for `simnet2`;
+and what our recipe does beyond the paper's, for `simnet2` and Caffe's ConvNet.
 
 A short schedule; what came out is in results/ablation.json and, as a table, in results/README.md.
 """
@@ -11,13 +12,16 @@ _EPOCHS = 16
 
 EXPERIMENT = Experiment(
     name="ablation",
-    title="Start and order of the similarity, `simnet2`, short schedule",
+    title="Start and order of the similarity, and the paper's recipe, short schedule",
     trials=(
         Trial("simnet2", epochs=_EPOCHS),
         Trial("simnet2", epochs=_EPOCHS, variant="random", changes={"pretrain": False, "label_start": False}),
         Trial("simnet2", epochs=_EPOCHS, variant="no-labels", changes={"label_start": False}),
         Trial("simnet2", epochs=_EPOCHS, variant="l1", options={"p": 1.0}),
         Trial("simnet2", epochs=_EPOCHS, variant="learned-p", options={"p_mode": "learned"}),
+        Trial("simnet2", epochs=_EPOCHS, variant="paper-recipe", base="paper"),
+        Trial("caffe_quick", epochs=_EPOCHS),
+        Trial("caffe_quick", epochs=_EPOCHS, variant="paper-recipe", base="paper"),
     ),
     paper={},
     seeds=1,

@@ -18,7 +18,8 @@ class Trial:
 
     variant: what differs from the registered network and its tuned recipe, in a word; "" for nothing.
     options: fields of the network's specification that are changed.
-    changes: fields of the recipe that are changed, after the tuned ones of the network (`TUNED`).
+    base, changes: the recipe, "fast" with the network's own values (`TUNED`) or "paper", and the fields of it
+        that are changed.
     """
 
     network: str
@@ -27,6 +28,7 @@ class Trial:
     seed: int = 0
     variant: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    base: str = "fast"
     changes: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -39,7 +41,7 @@ class Trial:
     def recipe(self) -> Recipe:
         """The recipe with which this trial trains: all training images, nothing held out."""
         changes = {"validation": 0.0, "epochs": self.epochs} | self.changes
-        return recipe_for("fast", self.data, self.network, **changes)
+        return recipe_for(self.base, self.data, self.network, **changes)
 
     def with_seed(self, seed: int) -> Trial:
         """The same, from another start."""
