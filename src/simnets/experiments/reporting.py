@@ -167,7 +167,7 @@ def page(rows: dict[str, list[Row]], figures: list[str], comparisons: str) -> st
         "# Results",
         "Made by `simnets reproduce report` from the JSON files beside this page, which hold every number "
         "with its settings, seed, code version and learning curve. `simnets reproduce NAME` repeats one.",
-        "Trained with recipe `fast`, but for rows marked paper-recipe, on all training images; settings were "
+        "Trained with recipe `fast`, but for rows marked paper-optimiser, on all training images; settings were "
         "chosen on 10,000 held-out training "
         "images (docs/training_notes.md), and the test images were used once a run, at its end. ± is the "
         "standard deviation over seeds. Training accuracy is that of the last epoch, on augmented images. "
