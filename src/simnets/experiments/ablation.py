@@ -1,6 +1,6 @@
 """What the paper leaves out: pre-training against a random start, and ℓ1, ℓ2 and learned p, for `simnet2`;
-and the paper's optimiser (SGD, no augmentation) beside ours, for `simnet2` and Caffe's ConvNet. The SimNet has
-our start there: from section 5 to the letter it diverges (docs/training_notes.md).
+and the paper's optimiser (SGD, no augmentation) beside ours, for `simnet2` and Caffe's ConvNet. The SimNet
+has our start there: from section 5 to the letter it diverges (docs/training_notes.md).
 
 A short schedule; what came out is in results/ablation.json and, as a table, in results/README.md.
 """
