@@ -168,7 +168,8 @@ def page(rows: dict[str, list[Row]], figures: list[str], comparisons: str) -> st
         "Made by `simnets reproduce report` from the JSON files beside this page, which hold every number "
         "with its settings, seed, code version and learning curve. `simnets reproduce NAME` repeats one.",
         "Trained with recipe `fast`, but for rows marked paper-optimiser, on all training images; settings "
-        "were chosen on 10,000 held-out training images (docs/training_notes.md), and the test images were used once a run, at its end. ± is the "
+        "were chosen on 10,000 held-out training images (docs/training_notes.md), and the test images were "
+        "used once a run, at its end. ± is the "
         "standard deviation over seeds. Training accuracy is that of the last epoch, on augmented images. "
         "Operations are everything that `simnets.count_cost` counts; the paper's 14.2 M for its two-layer "
         "network are closest to 14.3 M, the convolutions and similarities of `simnet2` at one multiply-add "
