@@ -35,7 +35,10 @@ def taught(tmp_path):
 def test_target_is_a_mixture_of_opinions_and_label(flip):
     recipe = dataclasses.replace(tiny.RECIPE, flip=flip, teacher_share=0.6)
     teachers, data = [tiny.network(1).eval(), tiny.network(2).eval()], tiny.data(6)
-    found = soft_labels(teachers, data, recipe)
+    said = []
+    found = soft_labels(teachers, data, recipe, said.append)
+    assert said[0] == "asking teacher 1 of 2 about 6 images"
+    assert said[1].startswith("asking teacher 2 of 2 about 6 images, about ")
     for i in range(len(data)):
         views = [data.images[i : i + 1]] + ([data.images[i : i + 1].flip(3)] if flip else [])
         with torch.no_grad():

@@ -7,7 +7,8 @@ mirrored, so that they cost nothing in a step.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from simnets.data import ImageDataset
 from simnets.errors import SimNetsError
 from simnets.models import ImageClassifier, load
 from simnets.models.registry import WEIGHTS, list_weights
+from simnets.training.display import span
 from simnets.training.evaluate import require_same_classes, scores_of
 from simnets.training.recipe import Recipe
 
@@ -41,9 +43,20 @@ def load_teachers(recipe: Recipe, dataset: ImageDataset) -> dict[str, ImageClass
     return found
 
 
-def soft_labels(teachers: Sequence[nn.Module], dataset: ImageDataset, recipe: Recipe) -> Tensor:
+def soft_labels(
+    teachers: Sequence[nn.Module],
+    dataset: ImageDataset,
+    recipe: Recipe,
+    say: Callable[[str], None] = lambda text: None,
+) -> Tensor:
     """(N, k) probabilities: the mean opinion of the teachers, and the label for the rest."""
     views = [dataset.images, dataset.images.flip(-1)] if recipe.flip else [dataset.images]
-    opinions = [scores_of(teacher, view).softmax(1) for teacher in teachers for view in views]
+    opinions: list[Tensor] = []
+    started = time.monotonic()
+    for done, teacher in enumerate(teachers):
+        left = (time.monotonic() - started) / done * (len(teachers) - done) if done else None
+        when = "" if left is None else f", about {span(left)} left"
+        say(f"asking teacher {done + 1} of {len(teachers)} about {len(dataset):,} images{when}")
+        opinions += [scores_of(teacher, view).softmax(1) for view in views]
     labels = nn.functional.one_hot(dataset.labels.cpu(), len(dataset.classes)).float()
     return torch.lerp(labels, torch.stack(opinions).mean(0), recipe.teacher_share)

@@ -138,9 +138,8 @@ def _ask(
     teachers: Sequence[nn.Module], training: ImageDataset, recipe: Recipe, outcome: Outcome, display: Display
 ) -> Tensor:
     """The targets of a run with teachers; before its clocks start, so that the time left is that of steps."""
-    display.say(f"asking {len(teachers)} teachers about {len(training):,} images")
     started = time.monotonic()
-    targets = soft_labels(teachers, training, recipe)
+    targets = soft_labels(teachers, training, recipe, display.say)
     outcome.seconds += time.monotonic() - started
     return targets
 
