@@ -12,7 +12,7 @@ EXPERIMENT = Experiment(
     name="plus",
     title="Beyond the paper: four layers within the budget of its two-layer network",
     trials=(
-        # The teachers are the strongest networks in the box, and give soft labels already.
+        # Teachers of three architectures; their opinions are soft, so that labels need no smoothing.
         Trial(
             "simnet2_plus",
             variant="distilled",

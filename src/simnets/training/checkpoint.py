@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from simnets.training.files import write_whole, writing
@@ -35,7 +36,7 @@ class Checkpoint:
     def pack(self) -> bytes:
         """One safetensors file; copies, since shared parameters would be refused."""
         tensors = {name: value.detach().cpu().clone().contiguous() for name, value in self.tensors.items()}
-        return bytes(safetensors.torch.save(tensors, metadata={"state": json.dumps(self.state)}))
+        return bytes(to_bytes(tensors, metadata={"state": json.dumps(self.state)}))
 
     @staticmethod
     def unpack(data: bytes) -> Checkpoint:
@@ -43,7 +44,7 @@ class Checkpoint:
         length = int.from_bytes(data[:8], "little")
         state = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["state"])
         # Cloned into memory of torch's own alignment: kernels, and so the last bits, depend on it.
-        return Checkpoint({k: v.clone() for k, v in safetensors.torch.load(data).items()}, state)
+        return Checkpoint({k: v.clone() for k, v in from_bytes(data).items()}, state)
 
 
 class Checkpoints:
