@@ -34,12 +34,12 @@ def patches(x: torch.Tensor, field: int, stride: int = 1) -> torch.Tensor:
 def by_hand(model: simnets.models.DeepSimNet, images: torch.Tensor) -> torch.Tensor:
     """Section 4.3, position by position."""
     x = (images - 0.5) / 0.25
+    rectified = False
     for block, spec in zip(model.layers, model.spec.layers, strict=True):
         if spec.padding:
             k = spec.padding
-            padded = block.padding_mean.view(-1, 1, 1).repeat(
-                len(x), 1, x.shape[2] + 2 * k, x.shape[3] + 2 * k
-            )
+            border = torch.zeros_like(block.padding_mean) if rectified else block.padding_mean
+            padded = border.view(-1, 1, 1).repeat(len(x), 1, x.shape[2] + 2 * k, x.shape[3] + 2 * k)
             padded[:, :, k:-k, k:-k] = x
             x = padded
         y = patches(x, spec.field, spec.stride)
@@ -51,6 +51,9 @@ def by_hand(model: simnets.models.DeepSimNet, images: torch.Tensor) -> torch.Ten
         p = 2.0 if inner.p is None else float(inner.p)
         s = reference.similarity(y, inner.templates, inner.weights, p, kind=spec.kind)
         s = s if inner.bias is None else s + inner.bias
+        rectified = spec.rectify
+        if rectified:
+            s = reference.mex(torch.stack([s, torch.zeros_like(s)], -1), INFINITY)
         x = s.permute(0, 3, 1, 2)
         if spec.pool:
             windows = x.unfold(2, spec.pool, spec.pool_stride).unfold(3, spec.pool, spec.pool_stride)
@@ -74,6 +77,28 @@ LAYERS = {
     "pooling last, no weights": (
         LayerSpec(whitened=6, templates=5, field=3, weights_mode="none", conv_bias_mode="none", pool=2),
         LayerSpec(whitened=4, templates=7, field=2, weights_mode="none", p=1.5, pool=2, pool_beta=0.5),
+    ),
+    "rectified, max": (
+        LayerSpec(whitened=6, templates=5, field=3, padding=1, pool=3, rectify=True, bias_mode="learned"),
+        LayerSpec(whitened=4, templates=7, field=3, padding=1),
+    ),
+    "rectified, MEX pooling, last layer too": (
+        LayerSpec(whitened=6, templates=5, field=3, rectify=True, bias_mode="learned", p=1.0),
+        LayerSpec(
+            whitened=4,
+            templates=7,
+            field=3,
+            padding=1,
+            rectify=True,
+            bias_mode="learned",
+            pool=2,
+            pool_beta=0.7,
+        ),
+    ),
+    "rectified patches, minimum": (
+        LayerSpec(
+            whitened=None, templates=5, field=3, rectify=True, bias_mode="frozen", pool=2, pool_beta=-INFINITY
+        ),
     ),
     "no whitening": (LayerSpec(whitened=None, templates=5, field=3, p=1.0),),
     "linear": (LayerSpec(whitened=None, templates=5, field=3, kind="linear", weights_mode="none"),),
@@ -122,11 +147,13 @@ def test_folding_changes_no_score(layers: tuple[LayerSpec, ...]) -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 @pytest.mark.parametrize("pool_beta", [INFINITY, 0.0, 0.7])
-def test_natural_coordinates_change_no_score(pool_beta: float, noise: float) -> None:
+@pytest.mark.parametrize("rectify", [False, True])
+def test_natural_coordinates_change_no_score(pool_beta: float, noise: float, rectify: bool) -> None:
+    first = LayerSpec(
+        whitened=6, templates=5, field=3, padding=1, pool=3, pool_beta=pool_beta, bias_mode="learned"
+    )
     layers = (
-        LayerSpec(
-            whitened=6, templates=5, field=3, padding=1, pool=3, pool_beta=pool_beta, bias_mode="learned"
-        ),
+        dataclasses.replace(first, rectify=rectify),
         LayerSpec(whitened=4, templates=5, field=3, padding=1, noise=noise),
         LayerSpec(whitened=4, templates=7, field=3, padding=1),
     )

@@ -62,6 +62,17 @@ def test_a_wrong_specification_is_refused_in_one_line(change, message: str) -> N
     assert "\n" not in str(error.value)
 
 
+def test_a_field_that_was_added_is_stored_only_where_it_is_used() -> None:
+    """Files from before `rectify` are read, and files of networks without it are as they were."""
+    plain = model_spec("simnet2")
+    assert "rectify" not in plain.to_json()
+    assert Spec.from_json(plain.to_json()) == plain
+    rectified = plain.replace(rectify=(True, False), bias_mode=("learned", "none"))
+    assert [layer.get("rectify") for layer in json.loads(rectified.to_json())["layers"]] == [True, None]
+    assert Spec.from_json(rectified.to_json()) == rectified
+    assert "ℓ2 similarity, rectified" in [stage.operation for stage in rectified.stages()]
+
+
 def test_what_is_not_json_is_refused() -> None:
     with pytest.raises(simnets.SimNetsError, match="not JSON"):
         Spec.from_json("{")
@@ -97,6 +108,7 @@ def test_layers_can_be_given_as_a_whole() -> None:
     ("make", "message"),
     [
         (lambda: LayerSpec(whitened=0, templates=3), "whitened is 0"),
+        (lambda: LayerSpec(whitened=3, templates=3, rectify=True), "rectify needs a threshold to learn"),
         (lambda: LayerSpec(whitened=3, templates=0), "templates is 0"),
         (lambda: LayerSpec(whitened=3, templates=3, noise=-1.0), "noise is -1"),
         (lambda: SimNetMLPConvSpec(layers=(LayerSpec(whitened=3, templates=3),) * 2), "expected one"),

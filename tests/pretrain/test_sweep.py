@@ -228,6 +228,22 @@ def test_border_is_filled_with_channel_means():
             x = block(x)
 
 
+def test_thresholds_are_mean_similarities():
+    """A rectified layer starts with about half of its similarities above the threshold, and a border of 0."""
+    options = {"rectify": (True, True, False), "bias_mode": ("learned", "learned", "none")}
+    model = create_model("simnet3_compact", input_shape=(1, 8, 8), **options)
+    pretrain_model(model, DIGITS, PretrainConfig(**QUICK, energy=0.5))
+    x = model.normalise(DIGITS)
+    for block in list(model.layers)[:2]:
+        with torch.no_grad():
+            maps = block.similarities(x)
+            x = block(x)
+        assert maps.mean((0, 2, 3)).abs().max() < 0.2 * maps.std()
+        assert 0.3 < float((maps > 0).float().mean()) < 0.7
+        assert float(x.min()) == 0
+    assert not any(block.padding_mean.any() for block in list(model.layers)[1:])
+
+
 def test_one_layer_at_a_time_equals_all_at_once():
     models = []
     for _ in range(2):

@@ -132,6 +132,8 @@ def _zero(block: SimNetBlock) -> Tensor | None:
     It is the padding's, because run-times pad with zeros; without padding, where x² is computed, it is the
     templates' mean, which keeps the terms of the square small.
     """
+    if not block.pads_with_mean:
+        return None  # 0 is what the rectified layer before has there
     if block.spec.padding:
         return block.padding_mean.double().cpu()
     layer = block.conv_similarity
@@ -172,8 +174,8 @@ def _block(block: SimNetBlock, incoming: _Affine, shift: Tensor, factor: float) 
         per_coordinate = layer.kernel_size[0] * layer.kernel_size[1]
         scale, moved = (v.repeat_interleave(per_coordinate) for v in (incoming.scale, incoming.shift))
         modules = [similarity.of_affine(scale, moved).module(layer.kernel_size, layer.stride, padding)]
-    if block.pool is not None:
-        modules.append(_pool(block.pool))
+    for operation in block.after_similarity():
+        modules.append(_pool(operation) if isinstance(operation, MexPool2d) else nn.ReLU())
     return modules
 
 

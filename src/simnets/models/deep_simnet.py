@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from simnets.errors import SimNetsError
 from simnets.models.simnet import SimNet, multiply_similarity
 from simnets.models.spec import (
+    ADDED,
     ImageTooSmall,
     Mode,
     OptionalMode,
@@ -44,8 +45,10 @@ class LayerSpec:
     templates: channels n of the similarity.
     field, stride, padding: of the patches. The border is padded with each channel's mean value (the
         buffer `padding_mean` of the block, 0 until pre-training sets it): similarities are ≤ 0, so a
-        border of zeros would look like a perfect match.
+        border of zeros would look like a perfect match. Behind a rectified layer it is 0: no match at all.
     kind, p: the similarity, ℓp of order p, or "linear".
+    rectify: what is less similar than a learned threshold −b_l counts as not similar at all: a MEX with
+        β = ∞ over {s_l + b_l, 0}, before pooling. Needs a bias.
     noise: σ of multiplicative Gaussian noise on the whitened patches, while training.
     pool, pool_stride, pool_beta, pool_ceil: window and stride of MEX pooling, its β (∞: maximum,
         0: average), and whether a last window that is only partly inside counts.
@@ -59,6 +62,7 @@ class LayerSpec:
     padding: int = 0
     kind: Literal["lp", "linear"] = "lp"
     p: float = 2.0
+    rectify: bool = dataclasses.field(default=False, metadata=ADDED)
     noise: float = 0.0
     pool: int = 0
     pool_stride: int = 2
@@ -83,6 +87,8 @@ class LayerSpec:
             raise SimNetsError(f"whitened is {self.whitened}, expected at least 1, or None for no whitening")
         if not 0 < self.p < INFINITY:
             raise SimNetsError(f"p is {self.p}, expected a positive number")
+        if self.rectify and self.bias_mode == "none":
+            raise SimNetsError("rectify needs a threshold to learn; expected bias_mode 'learned' or 'frozen'")
 
     def stages(self, number: int, size: tuple[int, int]) -> list[Stage]:
         """The rows of layer `number` on a grid of `size`."""
@@ -103,6 +109,8 @@ class LayerSpec:
             whiten = f"convolution {window}{noise}"
             stages.append(Stage.of(f"whiten{number}", whiten, (self.whitened, *size), filters))
             operation = similarity
+        if self.rectify:
+            operation += ", rectified"
         stages.append(Stage.of(f"similarity{number}", operation, (self.templates, *size), families))
         if self.pool:
             if min(size) < self.pool:
@@ -155,13 +163,19 @@ class DeepSimNetSpec(Spec):
     def replace(self, **changes: Any) -> Self:
         layers = changes.get("layers", self.layers)
         names = {f.name for f in dataclasses.fields(LayerSpec)}
+        changed: list[dict[str, Any]] = [{} for _ in layers]  # at once: fields can depend on each other
         for name in [name for name in changes if name in names]:
             value = changes.pop(name)
             values = value if isinstance(value, list | tuple) else [value] * len(layers)
             if len(values) != len(layers):
                 raise SimNetsError(f"{name} has {len(values)} values, the network has {len(layers)} layers")
-            layers = tuple(_replace(layer, {name: v}, name) for layer, v in zip(layers, values, strict=True))
-            changes["layers"] = layers
+            for fields, one in zip(changed, values, strict=True):
+                fields[name] = one
+        if any(changed):
+            changes["layers"] = tuple(
+                _replace(layer, fields, ", ".join(fields))
+                for layer, fields in zip(layers, changed, strict=True)
+            )
         return super().replace(**changes)
 
     def build(self) -> DeepSimNet:
@@ -184,13 +198,18 @@ class SimNetMLPConvSpec(DeepSimNetSpec):
 
 
 class SimNetBlock(nn.Module):
-    """One layer of a SimNet: conv→ℓp-sim on patches of the (padded) map, then MEX pooling."""
+    """One layer of a SimNet: conv→ℓp-sim on patches of the (padded) map, then MEX pooling.
+
+    pads_with_mean: whether the border is the channels' mean; behind a rectified layer it is 0, which there
+    means no similarity and not a perfect one.
+    """
 
     padding_mean: Tensor
 
-    def __init__(self, channels: int, spec: LayerSpec) -> None:
+    def __init__(self, channels: int, spec: LayerSpec, *, pads_with_mean: bool = True) -> None:
         super().__init__()
         self.spec = spec
+        self.pads_with_mean = pads_with_mean
         # conv_similarity does not pad by itself: `pad` does, with each channel's own value
         self.register_buffer("padding_mean", torch.zeros(channels))
         self.conv_similarity: ConvSimilarity2d | Similarity2d
@@ -216,6 +235,7 @@ class SimNetBlock(nn.Module):
                 **families,
             )
         self.noise = MultiplicativeGaussianNoise(spec.noise) if spec.noise else None
+        self.rectify = nn.ReLU() if spec.rectify else None
         self.pool = (
             MexPool2d(
                 spec.pool,
@@ -229,14 +249,16 @@ class SimNetBlock(nn.Module):
         )
 
     def pad(self, x: Tensor) -> Tensor:
-        """`x` with a border of `padding_mean`; what the patches are cut from."""
+        """`x` with a border of `padding_mean`, or 0; what the patches are cut from."""
         if not self.spec.padding:
             return x
+        if not self.pads_with_mean:
+            return F.pad(x, [self.spec.padding] * 4)
         mean = self.padding_mean.view(-1, 1, 1)
         return F.pad(x - mean, [self.spec.padding] * 4) + mean
 
     def similarities(self, x: Tensor) -> Tensor:
-        """The maps before pooling."""
+        """The maps before rectification and pooling."""
         layer = self.conv_similarity
         x = self.pad(x)
         if self.noise is None or not self.training:
@@ -250,7 +272,16 @@ class SimNetBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.similarities(x)
-        return x if self.pool is None else self.pool(x)
+        for operation in self.after_similarity():
+            x = operation(x)
+        return x
+
+    def after_similarity(self) -> list[nn.Module]:
+        """Rectification and pooling; a maximum is rectified afterwards, the same on a smaller map."""
+        operations: list[nn.Module | None] = [self.rectify, self.pool]
+        if self.spec.pool_beta == INFINITY and self.spec.pool_beta_mode == "frozen":
+            operations.reverse()
+        return [operation for operation in operations if operation is not None]
 
     @torch.no_grad()
     def current_spec(self) -> LayerSpec:
@@ -304,9 +335,10 @@ class DeepSimNet(SimNet):
         super().__init__(spec)
         blocks = []
         channels = spec.input_shape[0]
+        rectified = False
         for layer in spec.layers:
-            blocks.append(SimNetBlock(channels, layer))
-            channels = layer.templates
+            blocks.append(SimNetBlock(channels, layer, pads_with_mean=not rectified))
+            channels, rectified = layer.templates, layer.rectify
         self.layers = nn.ModuleList(blocks)
         self.classify = Mex2d(
             channels,
@@ -339,24 +371,36 @@ class DeepSimNet(SimNet):
     def to_natural(self) -> None:
         """Learn the templates before the last layer in natural coordinates, where they are ℓ2; scores stay.
 
-        See `ConvSimilarity2d.to_natural`. MEX pooling hands constants on as they are, and the next layer's
-        convolution takes them away.
+        See `ConvSimilarity2d.to_natural`. A rectified layer's own bias takes the constants away. Else MEX
+        pooling hands them on as they are, and the next layer's convolution takes them away.
         """
         for block, following in pairwise(self._blocks):
-            if block.natural and following.spec.whitened and following.spec.conv_bias_mode != "none":
+            takes = following.spec.whitened and following.spec.conv_bias_mode != "none"
+            if block.natural and (block.spec.rectify or takes):
                 assert isinstance(block.conv_similarity, ConvSimilarity2d)
-                following.expect(block.conv_similarity.to_natural())
+                self._hand_on(block, following, block.conv_similarity.to_natural())
+
+    @staticmethod
+    def _hand_on(block: SimNetBlock, following: SimNetBlock, constants: Tensor) -> None:
+        """Make up for similarities of `block` that are larger by `constants` from now on."""
+        if block.rectify is None:
+            following.expect(constants)
+            return
+        similarity = block.conv_similarity.similarity
+        assert similarity.bias is not None
+        similarity.bias = similarity.bias - constants.to(similarity.bias)
 
     @property
     def _blocks(self) -> list[SimNetBlock]:
         return [block for block in self.layers if isinstance(block, SimNetBlock)]
 
+    @torch.no_grad()
     def from_natural(self) -> None:
         """Undo `to_natural`."""
         for block, following in pairwise(self._blocks):
             layer = block.conv_similarity
             if isinstance(layer, ConvSimilarity2d) and layer.slope_norms is not None:
-                following.expect(-layer.from_natural())
+                self._hand_on(block, following, -layer.from_natural())
 
     @torch.no_grad()
     def fold(self) -> None:

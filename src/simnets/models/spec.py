@@ -170,9 +170,18 @@ class Spec:
         return _from_plain(cls, data, cls.__name__)
 
 
+# Metadata of a field that files written before do not have: it is stored only where it is not the default,
+# which is what was done before there was one.
+ADDED = {"added": True}
+
+
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {
+            f.name: _plain(getattr(value, f.name))
+            for f in dataclasses.fields(value)
+            if not (f.metadata == ADDED and getattr(value, f.name) == f.default)
+        }
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if isinstance(value, float) and math.isinf(value):
@@ -183,13 +192,14 @@ def _plain(value: Any) -> Any:
 def _from_plain(cls: type[T], data: Any, where: str) -> T:
     if not isinstance(data, dict):
         raise SimNetsError(f"{where} is {data!r}, expected an object with its fields")
-    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    names = [f.name for f in fields]
     if unknown := sorted(data.keys() - set(names)):
         raise SimNetsError(f"{where} has unknown fields {', '.join(unknown)}; it has {', '.join(names)}")
-    if missing := [name for name in names if name not in data]:
+    if missing := [f.name for f in fields if f.name not in data and f.metadata != ADDED]:
         raise SimNetsError(f"{where} lacks the fields {', '.join(missing)}")
     hints = typing.get_type_hints(cls)
-    return cls(**{name: converted(data[name], hints[name], f"{where}.{name}") for name in names})
+    return cls(**{name: converted(value, hints[name], f"{where}.{name}") for name, value in data.items()})
 
 
 def _replace(spec: T, changes: dict[str, Any], where: str) -> T:

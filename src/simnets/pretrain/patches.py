@@ -189,7 +189,7 @@ class _Reached(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """Patches of a layer's input as rows (N, m), a random key for each, and each channel's mean."""
+    """Patches of a layer's input as rows (N, m), a random key for each, and each channel's border value."""
 
     rows: Tensor
     keys: Tensor
@@ -237,6 +237,8 @@ def sample_patches(
     if site.block is not None and sums is not None:
         all_sum(sums)
         mean = sums[:-1] / sums[-1]
+        if not site.block.pads_with_mean:
+            mean = torch.zeros_like(mean)
     rows, keys = reservoir.rows, reservoir.keys
     counts = torch.tensor([len(rows), float(len(rows) == 0)], dtype=torch.float64)
     all_sum(counts)
@@ -248,7 +250,7 @@ def sample_patches(
         mine = first_keys(keys, limit)
         rows, keys = rows[mine], keys[mine]
     if mean is not None and site.block is not None and site.block.spec.padding:
-        # the border, which the block fills with the mean of each channel
+        # the border, which the block fills with the mean of each channel, or 0
         filling = mean.to(rows).repeat_interleave(rows.shape[1] // len(mean))
         for part in chunks(rows, rows.shape[1]):
             part.copy_(torch.where(part.isnan(), filling, part))

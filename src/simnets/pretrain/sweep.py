@@ -210,11 +210,15 @@ def _mini_batches(sample: Sample, size: int) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a layer is given: the mixture's means, weights u and constants c, times a factor for softness."""
+    """What a layer is given: the mixture's means, weights u and constants c, times a factor for softness.
+
+    typical: each template's mean similarity, the threshold where similarities are rectified.
+    """
 
     means: Tensor
     weights: Tensor
     constants: Tensor
+    typical: Tensor
     shape: float
     factor: float
     perplexity: float
@@ -251,6 +255,7 @@ def _estimate(
         density.means,
         density.similarity_weights * factor,
         density.constants * factor,
+        _mean(joint - constants) * factor,
         density.shape,
         factor,
         _perplexity(logits, factor),
@@ -270,13 +275,16 @@ def _far_away(density: MixtureDensity, rows: Tensor, energy: float) -> MixtureDe
 
 def _deviation(similarities: Tensor) -> float:
     """Standard deviation about the mean of each channel, over the rows of all processes."""
-    total = similarities.sum(0, dtype=torch.float64)
-    sums = torch.stack([total, torch.full_like(total, len(similarities))])
+    centred = similarities.double() - _mean(similarities)
+    return math.sqrt(max(float(_mean(centred.square()).mean()), 1e-24))
+
+
+def _mean(rows: Tensor) -> Tensor:
+    """Of each channel, over the rows of all processes."""
+    total = rows.sum(0, dtype=torch.float64)
+    sums = torch.stack([total, torch.full_like(total, len(rows))])
     all_sum(sums)
-    centred = similarities.double() - sums[0] / sums[1]
-    square = centred.square().sum(0)
-    all_sum(square)
-    return math.sqrt(max(float((square / sums[1]).mean()), 1e-24))
+    return sums[0] / sums[1]
 
 
 def _perplexity(logits: Tensor, factor: float) -> float:
@@ -352,7 +360,9 @@ def _write(
             similarity.p = estimate.shape
         if similarity.normalization:
             constants = constants - similarity.log_density_constants().sum(1).to(constants)
-        if config.offsets:
+        if site.block is not None and site.block.rectify is not None:
+            similarity.bias = -estimate.typical
+        elif config.offsets:
             _write_offsets(site, constants, config.offset_noise, seed)
 
 
