@@ -90,6 +90,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "pool_beta": 0.0,
     },
     "rectified patches": {"rectify": True, "bias_mode": "learned", "whitened": None, "padding": (0, 1)},
+    "depthwise": {"depthwise": (False, True), "whitened": (32, 32), "padding": 1},
+    "depthwise, linear": {"depthwise": (True, False), "whitened": (2, 8), "kind": "linear"},
     "no convolution bias": {"conv_bias_mode": "none"},
     "average pooling": {"pool_beta": 0.0, "pool_ceil": True},
     "MEX pooling": {"pool_beta": (2.0, -3.0), "pool_beta_mode": "learned"},
@@ -117,6 +119,17 @@ def test_rewrites_are_exact(options: dict[str, Any]) -> None:
         m = layer.filters[0].numel()
         layer.precondition(torch.eye(m) + 0.01 * torch.randn(m, m))
     assert_same(randomised(model), digits((2, 22, 20)), 1e-10)
+
+
+def test_normalisation_is_folded() -> None:
+    torch.manual_seed(1)
+    model = randomised(simnets.create_model("simnet2", input_shape=(2, 22, 20), padding=1).double())
+    assert isinstance(model, DeepSimNet)
+    for block in model.layers:
+        block.conv_similarity.normalize()
+        block.conv_similarity.batch_norm.running_var.uniform_(0.5, 2)
+    assert_same(model, digits((2, 22, 20)), 1e-10)
+    assert model.layers[0].conv_similarity.batch_norm is not None  # of the copy, not of the network
 
 
 def test_natural_coordinates_are_undone() -> None:

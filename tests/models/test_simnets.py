@@ -45,7 +45,10 @@ def by_hand(model: simnets.models.DeepSimNet, images: torch.Tensor) -> torch.Ten
         y = patches(x, spec.field, spec.stride)
         layer = block.conv_similarity
         if spec.whitened is not None:
-            y = y @ layer.effective_filters.flatten(1).mT
+            filters = layer.effective_filters
+            if spec.depthwise:
+                filters = torch.diag_embed(filters.squeeze(1).permute(1, 2, 0)).permute(2, 3, 0, 1)
+            y = y @ filters.flatten(1).mT
             y = y if layer.conv_bias is None else y + layer.conv_bias
         inner = layer.similarity
         p = 2.0 if inner.p is None else float(inner.p)
@@ -94,6 +97,10 @@ LAYERS = {
             pool=2,
             pool_beta=0.7,
         ),
+    ),
+    "depthwise": (
+        LayerSpec(whitened=2, templates=5, field=3, padding=1, depthwise=True),
+        LayerSpec(whitened=5, templates=7, field=3, depthwise=True, kind="linear", weights_mode="none"),
     ),
     "rectified patches, minimum": (
         LayerSpec(

@@ -109,6 +109,11 @@ def test_layers_can_be_given_as_a_whole() -> None:
     [
         (lambda: LayerSpec(whitened=0, templates=3), "whitened is 0"),
         (lambda: LayerSpec(whitened=3, templates=3, rectify=True), "rectify needs a threshold to learn"),
+        (lambda: LayerSpec(whitened=None, templates=3, depthwise=True), "depthwise concerns the convolution"),
+        (
+            lambda: model_spec("simnet2", depthwise=(False, True)),
+            "whitened of layer 2 is 64; a depthwise layer has as many as its input has channels, 32",
+        ),
         (lambda: LayerSpec(whitened=3, templates=0), "templates is 0"),
         (lambda: LayerSpec(whitened=3, templates=3, noise=-1.0), "noise is -1"),
         (lambda: SimNetMLPConvSpec(layers=(LayerSpec(whitened=3, templates=3),) * 2), "expected one"),

@@ -28,20 +28,72 @@ class TestConvSimilarity2d(ImageLayerContract):
         "omit": {"nan_policy": "omit", "normalization": True},
         "frozen": {"filters_mode": "frozen", "conv_bias_mode": "frozen"},
         "fused": {"method": "fused"},
+        "depthwise": {"depthwise": True, "padding": 1},
     }
-    traced = ("l2", "l2_no_weights", "l1")
+    traced = ("l2", "l2_no_weights", "l1", "depthwise")
 
     def make(self, **options: Any) -> ConvSimilarity2d:
-        return ConvSimilarity2d(2, 4, 3, **{"kernel_size": 3, **options})
+        whitened = 2 if options.get("depthwise") else 4
+        return ConvSimilarity2d(2, whitened, 3, **{"kernel_size": 3, **options})
 
     def input(self, count: int = 2, dtype: torch.dtype = F64) -> Tensor:
         return torch.randn(count, 2, 5, 6, dtype=dtype)
 
     def expected(self, layer: ConvSimilarity2d, x: Tensor) -> Tensor:
-        y = patch_loop(x, layer) @ layer.effective_filters.flatten(1).T
+        filters = layer.effective_filters
+        if layer.depthwise:  # a row of W is 0 but in its own channel
+            filters = torch.diag_embed(filters.squeeze(1).permute(1, 2, 0)).permute(2, 3, 0, 1)
+        y = patch_loop(x, layer) @ filters.flatten(1).T
         if layer.conv_bias is not None:
             y = y + layer.conv_bias
         return formula(layer.similarity, y).movedim(-1, 1)
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_normalising_folds_away(depthwise: bool) -> None:
+    torch.manual_seed(0)
+    layer = ConvSimilarity2d(3, 3, 5, 3, padding=1, depthwise=depthwise, dtype=F64).eval()
+    x = 5 + 2 * torch.randn(40, 3, 6, 6, dtype=F64)
+    before = layer(x)
+    layer.normalize()
+    torch.testing.assert_close(layer(x), before)  # running averages start where nothing changes
+    layer.train()
+    for _ in range(200):
+        layer(x)
+    y = layer.whiten(x)
+    torch.testing.assert_close(y.mean((0, 2, 3)), layer.conv_bias.detach(), atol=1e-9, rtol=0)
+    torch.testing.assert_close(y.std((0, 2, 3)), torch.ones(3, dtype=F64), atol=1e-3, rtol=0)
+    other = ConvSimilarity2d(3, 3, 5, 3, padding=1, depthwise=depthwise, dtype=F64)
+    other.load_state_dict(layer.state_dict())
+    assert other.batch_norm is not None
+    layer.eval()
+    expected = layer(x)
+    torch.testing.assert_close(other.eval()(x), expected)
+    layer.fold()
+    assert layer.batch_norm is None
+    assert not any("batch_norm" in name for name in layer.state_dict())
+    torch.testing.assert_close(layer(x), expected)
+    other.load_state_dict(layer.state_dict())  # what is folded loads into what is not
+    torch.testing.assert_close(other(x), expected)
+
+
+def test_what_cannot_be_normalised_or_depthwise_is_said() -> None:
+    with refused("normalize: the layer has no conv_bias"):
+        ConvSimilarity2d(3, 4, 5, 3, conv_bias_mode="none").normalize()
+    first = ConvSimilarity2d(3, 4, 5, 3)
+    ConvSimilarity2d(3, 4, 5, 3, filters_mode=first)
+    with refused("normalize: the filters are shared"):
+        first.normalize()
+    with refused("a depthwise layer has as many as in_channels, 3"):
+        ConvSimilarity2d(3, 4, 5, 3, depthwise=True)
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_a_map_of_constants(depthwise: bool) -> None:
+    layer = ConvSimilarity2d(4, 4, 5, 3, conv_bias_mode="none", depthwise=depthwise, dtype=F64)
+    constants = torch.randn(4, dtype=F64)
+    y = layer.whiten(constants.view(1, 4, 1, 1).expand(1, 4, 3, 3))
+    torch.testing.assert_close(layer.of_constants(constants), y.flatten())
 
 
 @pytest.mark.parametrize("weights_mode", ["learned", "none"])

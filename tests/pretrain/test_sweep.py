@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import simnets.pretrain.sweep as sweep
 from simnets.errors import SimNetsError
-from simnets.models import create_model
+from simnets.models import DeepSimNetSpec, LayerSpec, create_model
 from simnets.nn import ConvSimilarity2d, Mex, Mex2d, MexPool2d, Similarity, Similarity2d
 from simnets.pretrain import PretrainConfig, pretrain_model
 from simnets.pretrain.patches import ImageSource, find_sites, sample_patches
@@ -242,6 +242,28 @@ def test_thresholds_are_mean_similarities():
         assert 0.3 < float((maps > 0).float().mean()) < 0.7
         assert float(x.min()) == 0
     assert not any(block.padding_mean.any() for block in list(model.layers)[1:])
+
+
+def test_depthwise_layers_start_at_the_centre():
+    """y_c is the centre of channel c's patch, standardised; linear templates are directions of clusters."""
+    linear = {"kind": "linear", "weights_mode": "none", "rectify": True, "bias_mode": "learned"}
+    layers = (
+        LayerSpec(whitened=6, templates=8, field=3, padding=1, **linear),
+        LayerSpec(whitened=8, templates=5, field=3, depthwise=True),
+    )
+    model = DeepSimNetSpec(input_shape=(1, 8, 8), num_classes=3, layers=layers).build()
+    pretrain_model(model, DIGITS, PretrainConfig(**QUICK, ridge=0.0))
+    with torch.no_grad():
+        x = model.normalise(DIGITS)
+        maps = model.layers[0].similarities(x)
+        assert maps.std((0, 2, 3)).mean().item() == pytest.approx(1, rel=0.1)
+        assert maps.mean((0, 2, 3)).abs().max() < 0.1
+        y = model.layers[1].conv_similarity.whiten(model.layers[0](x))
+    torch.testing.assert_close(y.mean((0, 2, 3)), torch.zeros(8), atol=0.05, rtol=0)
+    torch.testing.assert_close(y.std((0, 2, 3)), torch.ones(8), atol=0.05, rtol=0)
+    filters = model.layers[1].conv_similarity.filters.detach().flatten(1)
+    assert filters.count_nonzero() == 8
+    assert (filters[:, 4] > 0).all()
 
 
 def test_one_layer_at_a_time_equals_all_at_once():

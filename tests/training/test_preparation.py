@@ -155,6 +155,37 @@ def test_natural_coordinates_are_projected_and_folded(digits: ImageDataset) -> N
     torch.testing.assert_close(model(digits.images), before, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("energy", [0.0, 0.5])
+def test_normalised_layers_are_projected_and_folded(digits: ImageDataset, energy: float) -> None:
+    recipe = dataclasses.replace(FAST, normalize=True, energy=energy)
+    layers = (
+        LayerSpec(whitened=9, templates=12, field=3, pool=2),
+        LayerSpec(whitened=12, templates=16, field=3, padding=1, depthwise=True),
+    )
+    model = DeepSimNetSpec(input_shape=(1, 8, 8), layers=layers).build()
+    preparation.prepare(model, digits, recipe, seed=0, report=lambda text: None)
+    model.train()
+    with torch.no_grad():
+        started = [model.layers[0].conv_similarity.whiten(model.normalise(digits.images))]
+        started.append(
+            model.layers[1].conv_similarity.whiten(model.layers[0](model.normalise(digits.images)))
+        )
+    assert all(abs(float(y.mean())) < 0.01 for y in started)
+    assert all(float(y.std()) == pytest.approx(1, abs=0.01) for y in started)
+    for block in model.layers:
+        layer = block.conv_similarity
+        with torch.no_grad():
+            layer.filters.mul_(3.0)
+        preparation.after_step(model, recipe)
+        torch.testing.assert_close(layer.filters.flatten(1).norm(dim=1), torch.ones(len(layer.filters)))
+    model(digits.images)
+    model.eval()
+    before = model(digits.images)
+    preparation.finish(model, recipe)
+    assert all(block.conv_similarity.batch_norm is None for block in model.layers)
+    torch.testing.assert_close(model(digits.images), before, rtol=1e-3, atol=1e-3)
+
+
 def test_the_papers_recipe_changes_no_coordinates(digits: ImageDataset) -> None:
     model = small(whitened=10)
     preparation.prepare(model, digits, RECIPES["paper"], seed=0, report=lambda text: None)

@@ -64,10 +64,14 @@ def c_source(network: InferenceNetwork, *, int8: bool = False) -> Source:
 
 @dataclass(frozen=True)
 class _Products:
-    """constant + Σ filters·x, where x is squared for a second term: convolutions and ℓ2 similarities."""
+    """constant + Σ filters·x, where x is squared for a second term: convolutions and ℓ2 similarities.
+
+    depthwise: each channel by itself.
+    """
 
     terms: dict[str, Tensor]
     constant: Tensor
+    depthwise: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,8 @@ class _Layer:
         for operation, _ in self.operations:
             match operation:
                 case _Products():
-                    parts.append(words[next(iter(operation.terms))])
+                    kind = words[next(iter(operation.terms))]
+                    parts.append(f"depthwise {kind}" if operation.depthwise else kind)
                 case _Lp():
                     parts.append(f"lp similarity, p = {operation.p:g}")
                 case _Pool():
@@ -175,10 +180,11 @@ def _operation(module: nn.Module, shape: Shape) -> tuple[_Operation, int, Pair, 
     operation: _Operation
     stride, padding = (1, 1), 0
     if isinstance(module, nn.Conv2d | nn.Linear):
-        filters = _filters(module.weight, shape)
+        depthwise = isinstance(module, nn.Conv2d) and module.groups > 1
+        filters = module.weight if depthwise else _filters(module.weight, shape)
         bias: Tensor | None = module.bias
         operation = _Products(
-            {"filters": filters}, filters.new_zeros(len(module.weight)) if bias is None else bias
+            {"filters": filters}, filters.new_zeros(len(module.weight)) if bias is None else bias, depthwise
         )
         if isinstance(module, nn.Conv2d):
             stride, padding = _pair(module.stride), int(module.padding[0])
@@ -296,9 +302,10 @@ class _Writer:
     def _function(self, part: str, /, **names: object) -> None:
         self.functions.append(_part(part, **names))
 
-    def _accumulate(self, n: int, kind: str) -> str:
+    def _accumulate(self, n: int, kind: str, depthwise: bool = False) -> str:
+        part = "depthwise" if depthwise else "accumulate"
         suffix = "" if kind == "float" else "_int8"
-        return self._kernel("accumulate", name=f"accumulate_{n}{suffix}", n=n, type=kind)
+        return self._kernel(part, name=f"{part}_{n}{suffix}", n=n, type=kind)
 
     def _mex(self, beta: float, name: str) -> str:
         """The functions that add a value to a MEX, and give its result."""
@@ -416,7 +423,7 @@ class _Writer:
                 w, steps = self._weights(f"{name}_{term}", filters)
                 all_steps.append(steps)
                 squared = [f"{self._kernel('square')}({source}, {size});"] if term == "square" else []
-                kernel = self._accumulate(n, self.type)
+                kernel = self._accumulate(n, self.type, operation.depthwise)
                 calls.append([*squared, f"{kernel}({target}, {w}, {source}, {size});"])
         constant = self._array(f"{name}_constant", operation.constant.double() / all_steps[0])
         lines = [f"memcpy({target}, {constant}, sizeof {constant});"]

@@ -176,13 +176,25 @@ def frozen(value: Tensor) -> nn.Parameter:
 
 
 def convolution(
-    weight: Tensor, bias: Tensor | None, stride: tuple[int, int] = (1, 1), padding: int = 0
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: tuple[int, int] = (1, 1),
+    padding: int = 0,
+    depthwise: bool = False,
 ) -> nn.Conv2d:
-    """A convolution with these constants."""
+    """A convolution with these constants; with `depthwise`, of each channel by itself."""
     out_channels, in_channels, height, width = weight.shape
+    groups = out_channels if depthwise else 1
     # on the meta device no starting values are drawn
     layer = nn.Conv2d(
-        in_channels, out_channels, (height, width), stride, padding, bias=bias is not None, device="meta"
+        in_channels * groups,
+        out_channels,
+        (height, width),
+        stride,
+        padding,
+        groups=groups,
+        bias=bias is not None,
+        device="meta",
     )
     layer.weight = frozen(weight)
     if bias is not None:

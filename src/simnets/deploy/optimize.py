@@ -106,6 +106,9 @@ def _pixels(model: ImageClassifier) -> _Affine:
 def _deep_simnet(model: DeepSimNet) -> InferenceNetwork:
     model = copy.deepcopy(model)
     model.from_natural()
+    for layer in model.modules():
+        if isinstance(layer, ConvSimilarity2d):
+            layer.fold()
     blocks = [block for block in model.layers if isinstance(block, SimNetBlock)]
     zeros = [_zero(block) for block in blocks]
     pixels = _pixels(model)
@@ -151,12 +154,11 @@ def _block(block: SimNetBlock, incoming: _Affine, shift: Tensor, factor: float) 
     similarity = _Constants.of(layer.similarity, shift, factor)
     modules: list[nn.Module]
     if isinstance(layer, ConvSimilarity2d):
-        filters = layer.effective_filters.double().cpu()
-        bias = torch.zeros(len(filters), dtype=torch.float64)
+        bias = layer.of_constants(incoming.shift)
         if layer.conv_bias is not None:
-            bias = layer.conv_bias.double().cpu()
-        bias = bias + torch.einsum("dchw,c->d", filters, incoming.shift)
-        filters = filters * incoming.scale.view(-1, 1, 1)
+            bias = bias + layer.conv_bias.double().cpu()
+        scale = incoming.scale.view(-1, 1, 1, 1) if layer.depthwise else incoming.scale.view(-1, 1, 1)
+        filters = layer.filters.double().cpu() * scale
         if similarity.linear and _merging_is_cheaper(layer):
             merged = torch.einsum("nd,dchw->nchw", similarity.weights * similarity.templates, filters)
             constant = similarity.constant + (similarity.weights * similarity.templates) @ bias
@@ -167,7 +169,7 @@ def _block(block: SimNetBlock, incoming: _Affine, shift: Tensor, factor: float) 
                 center = similarity.templates.mean(0)
                 bias, similarity = bias - center, similarity.moved(center)
             modules = [
-                convolution(filters, bias, layer.stride, padding),
+                convolution(filters, bias, layer.stride, padding, layer.depthwise),
                 similarity.module((1, 1), (1, 1), 0),
             ]
     else:
@@ -181,7 +183,7 @@ def _block(block: SimNetBlock, incoming: _Affine, shift: Tensor, factor: float) 
 
 def _merging_is_cheaper(layer: ConvSimilarity2d) -> bool:
     n, d, m = layer.out_channels, layer.whitened_channels, layer.filters[0].numel()
-    return n * m <= d * m + n * d
+    return not layer.depthwise and n * m <= d * m + n * d
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ class LayerSpec:
 
     whitened: channels d of the convolution W; None leaves the convolution out, and templates are compared
         with the patches themselves.
+    depthwise: W has one filter for each channel of the input, so that `whitened` is their number.
     templates: channels n of the similarity.
     field, stride, padding: of the patches. The border is padded with each channel's mean value (the
         buffer `padding_mean` of the block, 0 until pre-training sets it): similarities are ≤ 0, so a
@@ -57,6 +58,7 @@ class LayerSpec:
 
     whitened: int | None
     templates: int
+    depthwise: bool = dataclasses.field(default=False, metadata=ADDED)
     field: int = 5
     stride: int = 1
     padding: int = 0
@@ -87,15 +89,17 @@ class LayerSpec:
             raise SimNetsError(f"whitened is {self.whitened}, expected at least 1, or None for no whitening")
         if not 0 < self.p < INFINITY:
             raise SimNetsError(f"p is {self.p}, expected a positive number")
+        if self.depthwise and self.whitened is None:
+            raise SimNetsError("depthwise concerns the convolution W; expected `whitened`, not None")
         if self.rectify and self.bias_mode == "none":
             raise SimNetsError("rectify needs a threshold to learn; expected bias_mode 'learned' or 'frozen'")
 
-    def stages(self, number: int, size: tuple[int, int]) -> list[Stage]:
-        """The rows of layer `number` on a grid of `size`."""
+    def stages(self, number: int, size: tuple[int, int], border: str = "channel means") -> list[Stage]:
+        """The rows of layer `number` on a grid of `size`; `border` is what pads it."""
         size = convolved(size, self.field, self.stride, self.padding)
         window = f"{self.field}×{self.field}" + (f"/{self.stride}" if self.stride > 1 else "")
         if self.padding:
-            window += f" padded by {self.padding} with channel means"
+            window += f" padded by {self.padding} with {border}"
         similarity = "linear similarity" if self.kind == "linear" else f"ℓ{self.p:g} similarity"
         noise = f", noise σ={self.noise:g}" if self.noise else ""
         families = {"z": self.templates_mode, "u": self.weights_mode, "bias": self.bias_mode}
@@ -106,7 +110,7 @@ class LayerSpec:
             operation = f"{similarity} to patches {window}{noise}"
         else:
             filters = {"W": self.filters_mode, "bias": self.conv_bias_mode}
-            whiten = f"convolution {window}{noise}"
+            whiten = f"{'depthwise ' if self.depthwise else ''}convolution {window}{noise}"
             stages.append(Stage.of(f"whiten{number}", whiten, (self.whitened, *size), filters))
             operation = similarity
         if self.rectify:
@@ -146,13 +150,23 @@ class DeepSimNetSpec(Spec):
     def __post_init__(self) -> None:
         if not self.layers:
             raise SimNetsError("layers is empty, expected at least one layer")
+        channels = self.input_shape[0]
+        for number, layer in enumerate(self.layers, 1):
+            if layer.depthwise and layer.whitened != channels:
+                raise SimNetsError(
+                    f"whitened of layer {number} is {layer.whitened}; a depthwise layer has as many as its "
+                    f"input has channels, {channels}"
+                )
+            channels = layer.templates
         super().__post_init__()
 
     def _stages(self, input_shape: tuple[int, ...]) -> list[Stage]:
         size = (input_shape[1], input_shape[2])
-        stages = []
+        stages: list[Stage] = []
+        border = "channel means"
         for number, layer in enumerate(self.layers, 1):
-            stages += layer.stages(number, size)
+            stages += layer.stages(number, size, border)
+            border = "zeros" if layer.rectify else "channel means"
             size = (stages[-1].output[1], stages[-1].output[2])
         modes = {"b": self.offsets_mode, f"β={self.classify_beta:g}": self.classify_beta_mode}
         stages.append(Stage.of("classify", "MEX over templates", (self.num_classes, *size), modes))
@@ -230,6 +244,7 @@ class SimNetBlock(nn.Module):
                 spec.whitened,
                 spec.templates,
                 spec.field,
+                depthwise=spec.depthwise,
                 filters_mode=spec.filters_mode,
                 conv_bias_mode=spec.conv_bias_mode,
                 **families,
@@ -302,9 +317,13 @@ class SimNetBlock(nn.Module):
         layer = self.conv_similarity
         assert isinstance(layer, ConvSimilarity2d)
         assert layer.conv_bias is not None
-        # on the CPU: not every device has float64
-        filters, bias = (v.to("cpu", torch.float64) for v in (layer.effective_filters, layer.conv_bias))
-        layer.conv_bias = bias - torch.einsum("dchw,c->d", filters, constants)
+        # constants are on the CPU: not every device has float64
+        moved = layer.of_constants(constants)
+        if layer.batch_norm is None:
+            layer.conv_bias = layer.conv_bias.to(moved) - moved
+        else:
+            assert layer.batch_norm.running_mean is not None
+            layer.batch_norm.running_mean.add_(moved.to(layer.batch_norm.running_mean))
         self.padding_mean.add_(constants.to(self.padding_mean))
 
     @torch.no_grad()

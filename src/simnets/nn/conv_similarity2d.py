@@ -24,20 +24,23 @@ class ConvSimilarity2d(Layer):
     receptive field 1×1 matches with n templates. (N, C, H, W) → (N, n, H', W'); channels-last stays so.
 
     W may be learned in other coordinates: after `precondition(A)` the learned tensor is V and the convolution
-    uses W = V·A. `fold()` makes it W again. Neither changes the output. Templates, too: see `to_natural`.
+    uses W = V·A. `fold()` makes it W again. Neither changes the output. Templates, too: see `to_natural`. And
+    W·x may be normalised over each batch while training: see `normalize`.
 
     Args:
         in_channels, whitened_channels, out_channels: C, d and n.
         kernel_size, stride, padding: of the convolution, an int or (rows, columns).
         padding_value: the out-of-image value: any number, ±inf, or NaN.
+        depthwise: a filter for each channel, y_c = w_c·x_c + a_c: d = C, and filters are (C, 1, kh, kw).
         filters_mode: of W: "learned", "frozen", or a `ConvSimilarity2d` to share with.
         conv_bias_mode: of a: the same, or "none".
         **options: those of `Similarity`. A layer to share with is a `ConvSimilarity2d` or a `Similarity`.
 
     Attributes: `filters` W, or V once preconditioned (d, C, kh, kw), and `conv_bias` a (d,) can be assigned;
     `effective_filters` is always W; `similarity` is the `Similarity` of d features, which holds templates,
-    weights, p and bias; `preconditioner` is A (m, m) with m = C·kh·kw, or None. `effective_templates` is
-    always z (n, d); `slope_norms` (n,) is |v_l| as `to_natural` found it, or None.
+    weights, p and bias; `preconditioner` is A (m, m) with m = C·kh·kw (kh·kw if depthwise), or None.
+    `effective_templates` is always z (n, d); `slope_norms` (n,) is |v_l| as `to_natural` found it, or None.
+    `batch_norm` is what `normalize` put in, or None.
 
     Example:
         >>> layer = ConvSimilarity2d(3, 16, 32, kernel_size=5, padding=2)
@@ -60,6 +63,7 @@ class ConvSimilarity2d(Layer):
         stride: Size = 1,
         padding: Size = 0,
         padding_value: float = 0.0,
+        depthwise: bool = False,
         filters_mode: Mode = "learned",
         conv_bias_mode: Mode = "learned",
         **options: Unpack[SimilarityOptions],
@@ -75,8 +79,14 @@ class ConvSimilarity2d(Layer):
         device, dtype = options.get("device"), options.get("dtype")
         if not isinstance(in_channels, int) or in_channels < 1:
             raise SimNetsError(f"in_channels={in_channels!r}: expected a positive int")
+        if depthwise and whitened_channels != in_channels:
+            raise SimNetsError(
+                f"whitened_channels={whitened_channels!r}: a depthwise layer has as many as in_channels, "
+                f"{in_channels}"
+            )
+        self.depthwise = depthwise
         self.similarity = Similarity(whitened_channels, out_channels, **options)
-        shape = (whitened_channels, in_channels, *self.kernel_size)
+        shape = (whitened_channels, 1 if depthwise else in_channels, *self.kernel_size)
         self._filters_are_shared = isinstance(filters_mode, nn.Module)
         if isinstance(filters_mode, ConvSimilarity2d):
             filters_mode._check_no_preconditioner("filters_mode")
@@ -86,6 +96,7 @@ class ConvSimilarity2d(Layer):
         self._declare("conv_bias", conv_bias_mode, shape[:1], REAL, optional=True, device=device, dtype=dtype)
         self.register_buffer("preconditioner", None)
         self.register_buffer("slope_norms", None)
+        self.batch_norm: nn.BatchNorm2d | None = None
         self._reset_convolution()
 
     def reset_parameters(self) -> None:
@@ -104,7 +115,7 @@ class ConvSimilarity2d(Layer):
 
     @property
     def _fan_in(self) -> int:
-        return self.in_channels * math.prod(self.kernel_size)
+        return (1 if self.depthwise else self.in_channels) * math.prod(self.kernel_size)
 
     # ── W = V·A ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -144,9 +155,49 @@ class ConvSimilarity2d(Layer):
 
     @torch.no_grad()
     def fold(self) -> None:
-        """Write W = V·A into `filters` and drop A: the layer is again as the paper has it."""
+        """Write W = V·A and `batch_norm` into `filters` and `conv_bias`: the layer is again the paper's."""
         self.filters.copy_(self.effective_filters)
         self.preconditioner = None
+        if self.batch_norm is not None:
+            norm = self.batch_norm
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            assert self.conv_bias is not None
+            # on the CPU: not every device has float64
+            mean, variance = (v.to("cpu", torch.float64) for v in (norm.running_mean, norm.running_var))
+            factor = (variance + norm.eps).rsqrt()
+            self.filters = self.filters.to("cpu", torch.float64) * factor.view(-1, 1, 1, 1)
+            self.conv_bias = self.conv_bias.to("cpu", torch.float64) - mean * factor
+            self.batch_norm = None
+
+    @torch.no_grad()
+    def normalize(self) -> None:
+        """Bring each channel of W·x to mean 0 and variance 1 from now on, over a batch while training.
+
+        The bias is added afterwards. In evaluation running averages stand for the batch; they start so that
+        nothing changes, and pre-training makes that the mean and the variance. `fold` writes them into W and
+        the bias.
+        """
+        if self.conv_bias is None:
+            raise SimNetsError("normalize: the layer has no conv_bias to take the mean into")
+        if self._filters_are_shared:
+            raise SimNetsError("normalize: the filters are shared with another layer, which would differ")
+        norm = self._new_norm()
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        norm.running_mean.copy_(-self.conv_bias)
+        norm.running_var.fill_(1 - norm.eps)
+        self.conv_bias = torch.zeros_like(self.conv_bias)
+        self.batch_norm = norm
+
+    def _new_norm(self) -> nn.BatchNorm2d:
+        norm = nn.BatchNorm2d(self.whitened_channels, affine=False)
+        return norm.to(self.filters.device, self.filters.dtype).train(self.training)
+
+    def of_constants(self, constants: Tensor) -> Tensor:
+        """W·x (d,) of a map whose channels are constants (C,)."""
+        sums = self.effective_filters.to(constants).sum((2, 3))
+        return sums.squeeze(1) * constants if self.depthwise else sums @ constants
 
     def _check_no_preconditioner(self, argument: str) -> None:
         if self.preconditioner is not None:
@@ -157,6 +208,8 @@ class ConvSimilarity2d(Layer):
         for name in ("preconditioner", "slope_norms"):
             saved = state_dict.get(prefix + name)
             setattr(self, name, None if saved is None else self.filters.new_empty(saved.shape))
+        normalised = f"{prefix}batch_norm.running_mean" in state_dict
+        self.batch_norm = self._new_norm() if normalised else None
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     # ── v = 2u∘z ─────────────────────────────────────────────────────────────────────────────────────
@@ -225,7 +278,14 @@ class ConvSimilarity2d(Layer):
         padding = self.padding
         if self.padding_value != 0:
             x, padding = pad(x, padding, self.padding_value), (0, 0)
-        return F.conv2d(x, self.effective_filters, bias, self.stride, padding)
+        groups = self.in_channels if self.depthwise else 1
+        if self.batch_norm is None:
+            return F.conv2d(x, self.effective_filters, bias, self.stride, padding, groups=groups)
+        assert bias is not None
+        y: Tensor = self.batch_norm(
+            F.conv2d(x, self.effective_filters, None, self.stride, padding, groups=groups)
+        )
+        return y + bias.view(-1, 1, 1)
 
     def match(self, y: Tensor) -> Tensor:
         """The similarities (N, n, H', W') of whitened maps."""
@@ -244,6 +304,8 @@ class ConvSimilarity2d(Layer):
         if self.padding != (0, 0):
             words.append(f"padding={self.padding}, padding_value={self.padding_value:g}")
         words.append(self._describe("filters", "conv_bias"))
+        if self.depthwise:
+            words.append("depthwise")
         if self.preconditioner is not None:
             words.append("preconditioned")
         if self.slope_norms is not None:

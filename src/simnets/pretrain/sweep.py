@@ -22,7 +22,7 @@ from simnets.pretrain.mixture import GeneralizedGaussianMixture
 from simnets.pretrain.patches import Images, ImageSource, Sample, Site, find_sites, sample_patches
 from simnets.pretrain.report import LayerReport, PretrainReport
 from simnets.pretrain.rows import chunks
-from simnets.pretrain.whitening import Whitening, kurtosis, preconditioner
+from simnets.pretrain.whitening import Projection, Standardization, Whitening, kurtosis, preconditioner
 
 # of stochastic EM
 _EPOCHS = 3
@@ -120,7 +120,7 @@ def _report(
     site: Site,
     sample: Sample,
     rows: Tensor,
-    whitening: Whitening | None,
+    whitening: Projection | None,
     mixture: GeneralizedGaussianMixture,
     estimate: Estimate,
     seconds: dict[str, float],
@@ -152,8 +152,10 @@ def _report(
     )
 
 
-def _whiten(layer: ConvSimilarity2d, sample: Sample, config: PretrainConfig, seed: int) -> Whitening:
+def _whiten(layer: ConvSimilarity2d, sample: Sample, config: PretrainConfig, seed: int) -> Projection:
     d, m = layer.whitened_channels, sample.rows.shape[1]
+    if layer.depthwise:
+        return Standardization(d, ridge=config.ridge).fit(sample.rows)
     if d > m:
         raise SimNetsError(
             f"the layer whitens patches of {m} coordinates to {d}; expected at most {m} channels"
@@ -246,16 +248,20 @@ def _estimate(
     joint = torch.cat([density.log_joint(part) for part in chunks(few, density.means.numel())])
     logits = beta * (joint if config.offsets else joint - constants)
     factor = 1.0
+    means, typical = density.means, _mean(joint - constants)
+    if layer.kind == "linear" and site.block is not None and site.block.rectify is not None:
+        means = _directions(density, few)
+        typical = _mean(few @ means.T.to(few))
     if layer.kind == "lp" and layer.weights is not None:
         if site.mex is None and config.unit_output:
             factor = 1 / _deviation(joint - constants)
         elif site.mex is not None and config.perplexity is not None and layer.out_features > 1:
             factor = _softening(logits, min(config.perplexity, layer.out_features / 2))
     return Estimate(
-        density.means,
+        means,
         density.similarity_weights * factor,
         density.constants * factor,
-        _mean(joint - constants) * factor,
+        typical * factor,
         density.shape,
         factor,
         _perplexity(logits, factor),
@@ -265,12 +271,17 @@ def _estimate(
 
 def _far_away(density: MixtureDensity, rows: Tensor, energy: float) -> MixtureDensity:
     """Means in the same directions, and equal scales, so that 2uz·y deviates by 1 and u·|y|² by `energy`."""
-    v = density.means - density.weights @ density.means
-    v = v / v.norm(dim=1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
-    v = v / _deviation(rows @ v.T.to(rows))
+    v = _directions(density, rows)
     u = energy / _deviation(rows.square().sum(1, keepdim=True))
     scales = torch.full_like(density.scales, u**-0.5)
     return MixtureDensity(density.weights, v / (2 * u), scales, density.shape)
+
+
+def _directions(density: MixtureDensity, rows: Tensor) -> Tensor:
+    """The directions in which the components lie, as long as v·y deviates by 1."""
+    v: Tensor = density.means - density.weights @ density.means
+    v = v / v.norm(dim=1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+    return v / _deviation(rows @ v.T.to(rows))
 
 
 def _deviation(similarities: Tensor) -> float:
@@ -310,7 +321,7 @@ def _softening(logits: Tensor, perplexity: float) -> float:
 def _apply(
     site: Site,
     sample: Sample,
-    whitening: Whitening | None,
+    whitening: Projection | None,
     estimate: Estimate,
     config: PretrainConfig,
     seed: int,
@@ -330,7 +341,7 @@ def _apply(
 def _write(
     site: Site,
     sample: Sample,
-    whitening: Whitening | None,
+    whitening: Projection | None,
     estimate: Estimate,
     config: PretrainConfig,
     seed: int,
@@ -344,12 +355,15 @@ def _write(
         layer.slope_norms = None  # z is about to be set
         if layer.preconditioner is not None:
             layer.fold()
+        if layer.depthwise:  # rows of W that are 0 in all channels but their own
+            d = len(filters)
+            filters = filters.view(d, d, -1)[range(d), range(d)]
         layer.filters = filters.view(layer.filters.shape)
         if layer.conv_bias is not None:
             layer.conv_bias = -shift
         else:
             means = means + shift.to(means)  # without a bias y is not centred, and neither are its clusters
-        if config.precondition:
+        if config.precondition and not layer.depthwise:
             layer.precondition(preconditioner(torch.as_tensor(whitening.covariance_), config.ridge))
     similarity.templates = means
     constants = estimate.constants
@@ -360,10 +374,10 @@ def _write(
             similarity.p = estimate.shape
         if similarity.normalization:
             constants = constants - similarity.log_density_constants().sum(1).to(constants)
-        if site.block is not None and site.block.rectify is not None:
-            similarity.bias = -estimate.typical
-        elif config.offsets:
-            _write_offsets(site, constants, config.offset_noise, seed)
+    if site.block is not None and site.block.rectify is not None:
+        similarity.bias = -estimate.typical
+    elif similarity.kind == "lp" and config.offsets:
+        _write_offsets(site, constants, config.offset_noise, seed)
 
 
 def _write_offsets(site: Site, constants: Tensor, noise: float, seed: int) -> None:

@@ -90,7 +90,37 @@ def preconditioner(covariance: Tensor, ridge: float = 0.1) -> Tensor:
     return (vectors * _inverse_roots(values, ridge, len(values))) @ vectors.T
 
 
-class Whitening(BaseEstimator):  # type: ignore[misc]
+class Projection:
+    """y = W·(x − mean), and back: `components_` is W (d, m), `mixing_` its inverse (m, d)."""
+
+    components_: NDArray[Any]
+    mixing_: NDArray[Any]
+    mean_: NDArray[Any]
+    covariance_: NDArray[Any]
+    eigenvalues_: NDArray[Any]
+    explained_variance_ratio_: float
+    kurtosis_: NDArray[np.float64]
+    converged_: bool
+
+    def transform(self, X: ArrayLike | Tensor) -> NDArray[Any]:
+        """W·(x − mean) for rows X (N, m) → (N, d)."""
+        return self.project(as_rows(X, width=len(self.mean_))).cpu().numpy()
+
+    def inverse_transform(self, Y: ArrayLike | Tensor) -> NDArray[Any]:
+        """The x nearest to the mean that W maps to y: W⁺·y + mean."""
+        rows = as_rows(Y, width=len(self.components_))
+        inverse = torch.as_tensor(self.mixing_, dtype=rows.dtype, device=rows.device)
+        mean = torch.as_tensor(self.mean_, dtype=rows.dtype, device=rows.device)
+        return (rows @ inverse.T + mean).cpu().numpy()
+
+    def project(self, rows: Tensor) -> Tensor:
+        """`transform` for a tensor, without checks: (N, m) → (N, d) in its own dtype."""
+        filters = torch.as_tensor(self.components_, dtype=rows.dtype, device=rows.device)
+        mean = torch.as_tensor(self.mean_, dtype=rows.dtype, device=rows.device)
+        return torch.cat([(part - mean) @ filters.T for part in chunks(rows, rows.shape[1])])
+
+
+class Whitening(Projection, BaseEstimator):  # type: ignore[misc]
     """y = W·(x − mean) with cov(y) = I, reduced to d dimensions, in scikit-learn's manner (section 4.2).
 
     W = R·diag((L + ridge·mean L)^−½)·E_dᵀ, where L and E are eigenvalues and eigenvectors of cov(x) and E_d
@@ -191,17 +221,6 @@ class Whitening(BaseEstimator):  # type: ignore[misc]
         self.converged_ = True
         return self
 
-    def transform(self, X: ArrayLike | Tensor) -> NDArray[Any]:
-        """W·(x − mean) for rows X (N, m) → (N, d)."""
-        return self.project(as_rows(X, width=len(self.mean_))).cpu().numpy()
-
-    def inverse_transform(self, Y: ArrayLike | Tensor) -> NDArray[Any]:
-        """The x nearest to the mean that W maps to y: W⁺·y + mean."""
-        rows = as_rows(Y, width=len(self.components_))
-        inverse = torch.as_tensor(self.mixing_, dtype=rows.dtype, device=rows.device)
-        mean = torch.as_tensor(self.mean_, dtype=rows.dtype, device=rows.device)
-        return (rows @ inverse.T + mean).cpu().numpy()
-
     def _check(self) -> None:
         if self.mode not in MODES:
             raise SimNetsError(f"mode={self.mode!r}; expected one of {', '.join(MODES)}")
@@ -270,11 +289,36 @@ class Whitening(BaseEstimator):  # type: ignore[misc]
         self.components_ = (rotation @ (self._axes * self._damped).T).cpu().numpy()
         self.mixing_ = ((self._axes / self._damped) @ rotation.T).cpu().numpy()
 
-    def project(self, rows: Tensor) -> Tensor:
-        """`transform` for a tensor, without checks: (N, m) → (N, d) in its own dtype."""
-        filters = torch.as_tensor(self.components_, dtype=rows.dtype, device=rows.device)
-        mean = torch.as_tensor(self.mean_, dtype=rows.dtype, device=rows.device)
-        return torch.cat([(part - mean) @ filters.T for part in chunks(rows, rows.shape[1])])
+
+class Standardization(Projection):
+    """What stands for whitening where each channel is filtered by itself: y_c is the centre of channel c's
+    patch, with mean 0 and variance 1. Rows of W are 0 but in their own channel.
+    """
+
+    def __init__(self, channels: int, *, ridge: float = 0.0) -> None:
+        self.channels = channels
+        self.ridge = ridge
+
+    def fit(self, rows: Tensor) -> Self:
+        """Estimates mean and W from rows (N, m) of patches, whose m/channels coordinates lie together."""
+        moments = Moments()
+        moments.add(rows)
+        m = rows.shape[1]
+        size = m // self.channels
+        centres = torch.arange(self.channels) * size + size // 2
+        variances = moments.covariance.diagonal().cpu()
+        scales = _inverse_roots(variances[centres], self.ridge, self.channels)
+        filters = torch.zeros(self.channels, m, dtype=torch.float64)
+        filters[range(self.channels), centres] = scales
+        self.components_ = filters.numpy()
+        self.mixing_ = (filters > 0).double().mul(1 / scales[:, None]).T.numpy()
+        self.mean_ = moments.mean.cpu().numpy()
+        self.covariance_ = moments.covariance.cpu().numpy()
+        self.eigenvalues_ = variances[centres].numpy()
+        self.explained_variance_ratio_ = float(variances[centres].sum() / variances.sum())
+        self.converged_ = True
+        self.kurtosis_ = kurtosis(self.project(rows))
+        return self
 
 
 def _inverse_roots(values: Tensor, ridge: float, d: int) -> Tensor:

@@ -60,6 +60,10 @@ def prepare(
         report(f"scale of the scores started at λ = {start_scale(model, sample):g}")
     if recipe.energy and isinstance(model, DeepSimNet):
         model.to_natural()
+    if recipe.normalize:
+        for layer in model.modules():
+            if isinstance(layer, ConvSimilarity2d):
+                layer.normalize()
     return outcome
 
 
@@ -149,7 +153,8 @@ def _maps_features(model: nn.Module, name: str) -> bool:
 
 @torch.no_grad()
 def after_step(model: nn.Module, recipe: Recipe) -> None:
-    """Bring each row of V back to unit norm, in layers that learn W = V·A, and each v_l to its first norm.
+    """Bring each row of V back to unit norm, in layers that learn W = V·A or normalise W·x, and each v_l to
+    its first norm.
 
     Nothing is lost, for the scale of a whitened channel can live in u and z, and that of a template's channel
     in the next layer's filters. Left free, the outputs grow, the posterior over templates hardens, and
@@ -158,9 +163,11 @@ def after_step(model: nn.Module, recipe: Recipe) -> None:
     if not recipe.project or not isinstance(model, SimNet):
         return
     for layer in model.modules():
-        if isinstance(layer, ConvSimilarity2d) and layer.preconditioner is not None:
+        if not isinstance(layer, ConvSimilarity2d):
+            continue
+        if layer.preconditioner is not None or layer.batch_norm is not None:
             _project(layer.filters.flatten(1), 1.0)
-        if isinstance(layer, ConvSimilarity2d) and layer.slope_norms is not None:
+        if layer.slope_norms is not None:
             _project(layer.similarity.templates, layer.slope_norms[:, None])
             least = (_LEAST_CURVATURE * layer.slope_norms[:, None]).log()
             assert layer.similarity.raw_weights is not None

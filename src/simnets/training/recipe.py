@@ -104,6 +104,9 @@ class Recipe:
     """Learn the filters in whitened coordinates, W = V·A with A fixed; folded into W at the end."""
     project: bool = True
     """Keep each row of V at unit norm."""
+    normalize: bool = False
+    """Normalise the whitened channels over each batch (batch normalisation); folded into W at the end. A
+    network of many layers needs it."""
     energy: float = 0.0
     """Before the last layer, start ℓ2 templates far away, so that similarities are a linear map plus this
     much of a quadratic one, and learn them in natural coordinates (v = 2u·z, u), folded into z at the end; 0
@@ -207,6 +210,7 @@ TUNED: dict[str, dict[str, Any]] = {
     "resnet8": {"filter_lr": 0.04},
     "simnet2_plus": _DEEP,
     "simnet3": _DEEP,
+    "simnet7_separable": {"filter_lr": 0.02, "template_lr": 1.0, "weight_lr": 1.0, "normalize": True},
     "simnet3_compact": _DEEP | _COMPACT,
 }
 

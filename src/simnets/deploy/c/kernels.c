@@ -80,6 +80,16 @@ static void @name@(float *restrict y, const @type@ *restrict w, const float *res
             y[o] += x[i] * (float)w[o];
 }
 
+// part depthwise
+/* y[o] += sum over i of x[i][o] * w[i][o]. */
+static void @name@(float *restrict y, const @type@ *restrict w, const float *restrict x, int count)
+{
+    int i, o;
+    for (i = 0; i < count; i += @n@)
+        for (o = 0; o < @n@; o++)
+            y[o] += x[i + o] * (float)w[i + o];
+}
+
 // part lp
 /* s[l] -= sum over i of u[i][l] * |x[i] - z[i][l]|^p, p = @p@. */
 static void @name@(float *restrict s, const @type@ *restrict z, const @type@ *restrict u,
