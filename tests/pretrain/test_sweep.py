@@ -261,9 +261,19 @@ def test_depthwise_layers_start_at_the_centre():
         y = model.layers[1].conv_similarity.whiten(model.layers[0](x))
     torch.testing.assert_close(y.mean((0, 2, 3)), torch.zeros(8), atol=0.05, rtol=0)
     torch.testing.assert_close(y.std((0, 2, 3)), torch.ones(8), atol=0.05, rtol=0)
-    filters = model.layers[1].conv_similarity.filters.detach().flatten(1)
+    filters = model.layers[1].conv_similarity.filters.detach().flatten(1).clone()
     assert filters.count_nonzero() == 8
     assert (filters[:, 4] > 0).all()
+    # once more, of a network that is being trained: nothing of before is left
+    before = model.eval()(DIGITS)
+    for block in model.layers:
+        block.conv_similarity.normalize()
+        block.conv_similarity.batch_norm.running_var.fill_(7.0)
+    pretrain_model(model, DIGITS, PretrainConfig(**QUICK, ridge=0.0))
+    assert all(block.conv_similarity.batch_norm is None for block in model.layers)
+    torch.testing.assert_close(model(DIGITS), before, rtol=1e-3, atol=1e-3)
+    with pytest.raises(SimNetsError, match=r"layers\.0.*all the same"):
+        pretrain_model(model, torch.ones(50, 1, 8, 8), PretrainConfig(**QUICK))
 
 
 def test_one_layer_at_a_time_equals_all_at_once():

@@ -353,8 +353,7 @@ def _write(
         filters = torch.as_tensor(whitening.components_)
         shift = torch.as_tensor(whitening.components_ @ whitening.mean_)
         layer.slope_norms = None  # z is about to be set
-        if layer.preconditioner is not None:
-            layer.fold()
+        layer.fold()  # what it was learned in, or normalised by, belongs to the filters that go
         if layer.depthwise:  # rows of W that are 0 in all channels but their own
             d = len(filters)
             filters = filters.view(d, d, -1)[range(d), range(d)]

@@ -301,21 +301,23 @@ class Standardization(Projection):
 
     def fit(self, rows: Tensor) -> Self:
         """Estimates mean and W from rows (N, m) of patches, whose m/channels coordinates lie together."""
-        moments = Moments()
-        moments.add(rows)
         m = rows.shape[1]
         size = m // self.channels
         centres = torch.arange(self.channels) * size + size // 2
-        variances = moments.covariance.diagonal().cpu()
-        scales = _inverse_roots(variances[centres], self.ridge, self.channels)
+        moments = Moments()
+        moments.add(rows[:, centres.to(rows.device)])
+        self.covariance_ = moments.covariance.cpu().numpy()
+        self.eigenvalues_ = self.covariance_.diagonal().copy()
+        variances = torch.as_tensor(self.eigenvalues_)
+        if not variances.max() > 1e-12 * (1 + moments.mean.square().max().cpu()):
+            raise SimNetsError("the rows are all the same (zero variance); whitening needs rows that differ")
+        scales = (variances + self.ridge * variances.mean()).clamp_min(1e-10 * float(variances.max())).rsqrt()
         filters = torch.zeros(self.channels, m, dtype=torch.float64)
         filters[range(self.channels), centres] = scales
         self.components_ = filters.numpy()
         self.mixing_ = (filters > 0).double().mul(1 / scales[:, None]).T.numpy()
-        self.mean_ = moments.mean.cpu().numpy()
-        self.covariance_ = moments.covariance.cpu().numpy()
-        self.eigenvalues_ = variances[centres].numpy()
-        self.explained_variance_ratio_ = float(variances[centres].sum() / variances.sum())
+        self.mean_ = moments.mean.cpu().repeat_interleave(size).numpy()  # a channel's, wherever in the patch
+        self.explained_variance_ratio_ = 1 / size  # a coordinate of each channel
         self.converged_ = True
         self.kurtosis_ = kurtosis(self.project(rows))
         return self

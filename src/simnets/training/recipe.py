@@ -197,7 +197,8 @@ _ADAPTED: dict[str, dict[str, Any]] = {
 
 # What a network needs that differs from `simnet2`, chosen on held-out training images by
 # `benchmarks/proxies.py` (results/proxies.jsonl, docs/training_notes.md). `simnet3` is far too large for such
-# a choice here; it and `simnet2_plus` have what `simnet3_compact` needs.
+# a choice here; it and `simnet2_plus` have what `simnet3_compact` needs. Those of `simnet7_separable` are the
+# first that were tried.
 _DEEP: dict[str, Any] = {"energy": 0.5, "template_lr": 1.0, "weight_lr": 1.0}
 # 5 K parameters cannot memorise: what keeps larger networks from it only makes the task harder for these.
 _COMPACT: dict[str, Any] = {"filter_lr": 0.02, "label_smoothing": 0.0, "shift": 2}
