@@ -1,9 +1,9 @@
 """Short trainings that choose between recipes: 10,000 CIFAR-10 images, 6 epochs, the 10,000 held-out ones.
 
-    python benchmarks/proxies.py base "perplexity=10" "optimizer=adam lr=0.003" "@caffe_quick"
+    python benchmarks/proxies.py base "perplexity=10" "rectify=(True,False) bias_mode=learned" "@caffe_quick"
 
-Each argument is one training: changes of recipe `fast`, images=40000 for another number of images, and @NAME
-for another network than simnet2.
+Each argument is one training: changes of recipe `fast` and of the network's specification (a tuple has a
+value for each layer), images=40000 for another number of images, and @NAME for another network than simnet2.
 Results are appended to results/proxies.jsonl, a line each, which `simnets reproduce report` makes a table of.
 The test set is never read. One seed: differences below about 1.5 points are ties.
 """
@@ -16,13 +16,14 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import simnets
 from simnets.data import load_dataset, pixel_statistics, split_validation
 from simnets.training.loop import fit
-from simnets.training.recipe import recipe_for
+from simnets.training.recipe import Recipe, recipe_for
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "proxies.jsonl"
 IMAGES, EPOCHS, THREADS = 10_000, 6, 1  # one thread each: run two at once on two cores
@@ -32,7 +33,7 @@ def run(text: str) -> dict[str, object]:
     """Train once; what came out, with everything needed to repeat it."""
     words = [] if text == "base" else text.split()
     name = next((word[1:] for word in words if word.startswith("@")), "simnet2")
-    changes: dict[str, object] = {"epochs": EPOCHS}
+    changes: dict[str, Any] = {"epochs": EPOCHS}
     for word in words:
         if not word.startswith("@"):
             field, _, value = word.partition("=")
@@ -41,12 +42,14 @@ def run(text: str) -> dict[str, object]:
             except ValueError:
                 changes[field] = value  # a word, such as adam
     images = int(changes.pop("images", IMAGES))
+    recipe_fields = {field.name for field in dataclasses.fields(Recipe)}
+    network = {field: changes.pop(field) for field in set(changes) - recipe_fields}
     recipe = recipe_for("fast", "cifar10", **changes)
     training, validation = split_validation(load_dataset("cifar10", "train"), 10_000, seed=0)
     order = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))
     training = training.subset(order[:images])
     torch.manual_seed(0)
-    model = simnets.create_model(name)
+    model = simnets.create_model(name, **network)
     model.set_pixel_statistics(*pixel_statistics(training.images))
     started = time.monotonic()
     outcome = fit(model, training, recipe=recipe, validation=validation, seed=0)
@@ -61,6 +64,7 @@ def run(text: str) -> dict[str, object]:
         "curve": [round(100 * record["validation_accuracy"], 2) for record in outcome.history],
         "seconds": round(time.monotonic() - started),
         "recipe": dataclasses.asdict(recipe),
+        "network": network,
         "version": simnets.__version__,
     }
 

@@ -191,7 +191,7 @@ def _comparisons(folder: Path) -> str:
         return ""
     runs = [json.loads(line) for line in file.read_text().splitlines()]
     lines = [
-        "`benchmarks/proxies.py`: changes of recipe `fast`, one seed; differences below 1.5 points are ties.",
+        "`benchmarks/proxies.py`: changes of recipe or network, one seed; below 1.5 points is a tie.",
         "",
         "| network | changes | images | epochs | training % | held out % |",
         "|---|---|---:|---:|---:|---:|",

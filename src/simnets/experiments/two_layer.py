@@ -9,7 +9,15 @@ What came out is in results/two-layer.json and, as a table, in results/README.md
 
 from __future__ import annotations
 
+from typing import Any
+
 from simnets.experiments.trial import Experiment, Trial
+
+_RECTIFIED: dict[str, Any] = {
+    "variant": "rectified",
+    "options": {"rectify": (True, False), "bias_mode": ("learned", "none")},
+    "changes": {"energy": 0.5, "template_lr": 1.0, "weight_lr": 1.0},
+}
 
 EXPERIMENT = Experiment(
     name="two-layer",
@@ -23,12 +31,9 @@ EXPERIMENT = Experiment(
         Trial("caffe_quick", "svhn"),
         Trial("resnet8"),
         Trial("convnet2"),
-        Trial(
-            "simnet2",
-            variant="rectified",
-            options={"rectify": (True, False), "bias_mode": ("learned", "none")},
-            changes={"energy": 0.5, "template_lr": 1.0, "weight_lr": 1.0},
-        ),
+        Trial("simnet2", **_RECTIFIED),
+        Trial("simnet2", "cifar100", **_RECTIFIED),
+        Trial("simnet2", "svhn", **_RECTIFIED),
     ),
     paper={
         ("simnet2", "", "cifar10"): 85.5,
