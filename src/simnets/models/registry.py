@@ -64,6 +64,12 @@ def _simnet2(input_shape: tuple[int, ...], num_classes: int) -> Spec:
     return DeepSimNetSpec(input_shape=input_shape, num_classes=num_classes, layers=layers)
 
 
+def _simnet2_rectified(input_shape: tuple[int, ...], num_classes: int) -> Spec:
+    # 32 thresholds more: what is unlike a template counts as nothing, which bounds what is squared next
+    thresholds = {"rectify": (True, False), "bias_mode": ("learned", "none")}
+    return _simnet2(input_shape, num_classes).replace(**thresholds)
+
+
 def _simnet2_plus(input_shape: tuple[int, ...], num_classes: int) -> Spec:
     # the paper's budget for two layers spent on depth: the last templates see a whole image, not 15×15 of it
     layers = (
@@ -134,6 +140,7 @@ ENTRIES: dict[str, Entry] = {
         for n in (50, 100, 200, 400, 800)
     },
     "simnet2": Entry("two-layer SimNet (section 6.3)", _simnet2),
+    "simnet2_rectified": Entry("two-layer SimNet with thresholds between, ours", _simnet2_rectified),
     "simnet2_plus": Entry("four-layer SimNet within the budget of the paper's two, ours", _simnet2_plus),
     "simnet3": Entry("three-layer SimNet, 192 channels, noise (section 6.4)", _simnet3(192, 0.3)),
     "simnet3_compact": Entry("three-layer SimNet, 10 channels (section 6.4)", _simnet3(10, 0.0)),

@@ -210,6 +210,7 @@ TUNED: dict[str, dict[str, Any]] = {
     "nin_compact": _COMPACT | {"lr": 0.01},
     "resnet8": {"filter_lr": 0.04},
     "simnet2_plus": _DEEP,
+    "simnet2_rectified": _DEEP,
     "simnet3": _DEEP,
     "simnet7_separable": {"filter_lr": 0.02, "template_lr": 1.0, "weight_lr": 1.0, "normalize": True},
     "simnet3_compact": _DEEP | _COMPACT,
