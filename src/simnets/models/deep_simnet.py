@@ -251,6 +251,9 @@ class SimNetBlock(nn.Module):
             )
         self.noise = MultiplicativeGaussianNoise(spec.noise) if spec.noise else None
         self.rectify = nn.ReLU() if spec.rectify else None
+        if spec.rectify and spec.kind == "lp":
+            # similarities are never positive: at 0 a threshold would let nothing through
+            self._start_thresholds()
         self.pool = (
             MexPool2d(
                 spec.pool,
@@ -262,6 +265,14 @@ class SimNetBlock(nn.Module):
             if spec.pool
             else None
         )
+
+    @torch.no_grad()
+    def _start_thresholds(self) -> None:
+        """About the mean similarity of whitened input, whose coordinates have mean 0 and variance 1."""
+        layer = self.conv_similarity.similarity
+        distances = (1 + layer.templates.square()) ** (layer.p / 2)
+        assert layer.bias is not None
+        layer.bias.copy_((distances if layer.weights is None else layer.weights * distances).sum(1))
 
     def pad(self, x: Tensor) -> Tensor:
         """`x` with a border of `padding_mean`, or 0; what the patches are cut from."""
