@@ -227,7 +227,7 @@ def test_offsets_of_minus_infinity(tmp_path: Path) -> None:
         ("caffe_quick", {}),
         ("convnet1_50", {"channels": 6}),
         ("convnet2", {"input_shape": (2, 17, 19)}),
-        ("simnet2_plus", {"input_shape": (2, 17, 19)}),
+        ("simnet4", {"input_shape": (2, 17, 19)}),
     ],
     ids=str,
 )

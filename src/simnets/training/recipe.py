@@ -197,7 +197,7 @@ _ADAPTED: dict[str, dict[str, Any]] = {
 
 # What a network needs that differs from `simnet2`, chosen on held-out training images by
 # `benchmarks/proxies.py` (results/proxies.jsonl, docs/training_notes.md). `simnet3` is far too large for such
-# a choice here; it and `simnet2_plus` have what `simnet3_compact` needs. Those of `simnet7_separable` are the
+# a choice here; it and `simnet4` have what `simnet3_compact` needs. Those of `simnet2_plus` are the
 # first that were tried.
 _DEEP: dict[str, Any] = {"energy": 0.5, "template_lr": 1.0, "weight_lr": 1.0}
 # 5 K parameters cannot memorise: what keeps larger networks from it only makes the task harder for these.
@@ -209,11 +209,11 @@ TUNED: dict[str, dict[str, Any]] = {
     "convnet2": {"filter_lr": 0.04},
     "nin_compact": _COMPACT | {"lr": 0.01},
     "resnet8": {"filter_lr": 0.04},
-    "simnet2_plus": _DEEP,
+    "simnet2_plus": {"filter_lr": 0.02, "template_lr": 1.0, "weight_lr": 1.0, "normalize": True},
     "simnet2_rectified": _DEEP,
     "simnet3": _DEEP,
-    "simnet7_separable": {"filter_lr": 0.02, "template_lr": 1.0, "weight_lr": 1.0, "normalize": True},
     "simnet3_compact": _DEEP | _COMPACT,
+    "simnet4": _DEEP,
 }
 
 
