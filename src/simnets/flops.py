@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from simnets.errors import SimNetsError
 from simnets.models.base import ImageClassifier
+from simnets.models.normalizable_conv import NormalizableConv2d
 from simnets.models.registry import ENTRIES, create_model
 from simnets.models.resnet8 import ResidualBlock
 from simnets.models.simnet import SimNet
@@ -267,7 +268,7 @@ def _nothing(module: nn.Module, x: Shape, y: Shape, lp_cost: int) -> list[_Part]
 
 
 _COSTS: dict[type[nn.Module], Callable[[Any, Shape, Shape, int], list[_Part]]] = {
-    nn.Conv2d: _conv,
+    **dict.fromkeys((nn.Conv2d, NormalizableConv2d), _conv),
     nn.Linear: _dense,
     nn.ReLU: _relu,
     nn.BatchNorm2d: _norm,

@@ -49,6 +49,7 @@ def scores(path: Path, images: torch.Tensor) -> np.ndarray[Any, Any]:
     [
         "simnet_mlp",
         "simnet2",
+        "simnet2_plus",
         "simnet4",
         "simnet3_compact",
         "convnet1_50",

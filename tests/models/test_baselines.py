@@ -6,7 +6,9 @@ import torch
 from torch.nn import functional as F
 
 import simnets
+from simnets.deploy import optimize
 from simnets.models.caffe_quick import CAFFE_STDS
+from simnets.models.normalizable_conv import NormalizableConv2d
 
 
 def test_caffe_quick_for_100_classes() -> None:
@@ -86,6 +88,41 @@ def test_nin_averages_its_class_maps() -> None:
     assert torch.allclose(model(x), maps.mean((2, 3)), atol=1e-6)
     assert maps.min() < 0
     assert simnets.create_model("nin_compact", class_relu=True)(x).min() >= 0
+
+
+def test_normalising_nin_folds_away() -> None:
+    torch.manual_seed(0)
+    model = simnets.create_model("nin_compact", input_shape=(3, 12, 12)).double().eval()
+    layers = [layer for layer in model.modules() if isinstance(layer, NormalizableConv2d)]
+    assert len(layers) == 8  # not that of the class maps
+    x = torch.rand(20, 3, 12, 12, dtype=torch.float64)
+    with torch.no_grad():
+        for layer in layers:
+            layer.bias.uniform_(-1, 1)
+        before = model(x)
+        for layer in layers:
+            layer.normalize()
+        torch.testing.assert_close(model(x), before)  # running averages start where nothing changes
+        model.train()
+        for _ in range(100):
+            model(x)
+        maps = layers[0]((x - 0.5) / 0.25)
+        torch.testing.assert_close(maps.mean((0, 2, 3)), layers[0].bias.detach(), atol=1e-9, rtol=0)
+        torch.testing.assert_close(maps.var((0, 2, 3)), torch.ones(10).double(), atol=2e-3, rtol=0)
+        other = simnets.create_model("nin_compact", input_shape=(3, 12, 12)).double()
+        other.load_state_dict(model.state_dict())
+        expected = model.eval()(x)
+        torch.testing.assert_close(other.eval()(x), expected)
+        torch.testing.assert_close(optimize(model)(x), expected)
+        assert layers[0].batch_norm is not None  # of the copy, not of the network
+        for layer in layers:
+            layer.fold()
+        assert set(model.state_dict()) == set(
+            simnets.create_model("nin_compact", input_shape=(3, 12, 12)).state_dict()
+        )
+        torch.testing.assert_close(model(x), expected)
+        other.load_state_dict(model.state_dict())  # what is folded loads into what is not
+        torch.testing.assert_close(other(x), expected)
 
 
 def test_resnet8_has_the_numbers_of_the_benchmark() -> None:

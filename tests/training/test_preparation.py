@@ -186,6 +186,19 @@ def test_normalised_layers_are_projected_and_folded(digits: ImageDataset, energy
     torch.testing.assert_close(model(digits.images), before, rtol=1e-3, atol=1e-3)
 
 
+def test_of_the_baselines_network_in_network_can_be_normalised(digits: ImageDataset) -> None:
+    model = simnets.create_model("nin_compact", input_shape=(1, 8, 8))
+    recipe = dataclasses.replace(FAST, normalize=True)
+    preparation.prepare(model, digits, recipe, seed=0, report=lambda text: None)
+    model.train()
+    model(digits.images)
+    before = model.eval()(digits.images)
+    assert any("batch_norm" in name for name in model.state_dict())
+    preparation.finish(model, recipe)
+    assert not any("batch_norm" in name for name in model.state_dict())
+    torch.testing.assert_close(model(digits.images), before)
+
+
 def test_the_papers_recipe_changes_no_coordinates(digits: ImageDataset) -> None:
     model = small(whitened=10)
     preparation.prepare(model, digits, RECIPES["paper"], seed=0, report=lambda text: None)

@@ -44,6 +44,7 @@ from simnets.models import (
     SimNetBlock,
     SimNetMLP,
 )
+from simnets.models.normalizable_conv import NormalizableConv2d
 from simnets.models.resnet8 import ResidualBlock
 from simnets.nn import ConvSimilarity2d, MexPool2d, Similarity
 
@@ -317,6 +318,9 @@ def _baseline(model: CaffeQuick | ConvNet1 | ConvNet2 | NiN | ResNet8) -> Infere
             if isinstance(block, ResidualBlock):
                 _fold_norm(block, "conv1", "norm1")
                 _fold_norm(block, "conv2", "norm2")
+    for layer in network.modules():
+        if isinstance(layer, NormalizableConv2d):
+            layer.fold()
     if isinstance(network, ConvNet2 | NiN | ResNet8):
         # over a known grid: run-times have a faster operator for it than for a mean over any grid
         _, height, width = model.spec.stages()[-3 if isinstance(network, ResNet8) else -2].output

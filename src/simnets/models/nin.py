@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from simnets.errors import SimNetsError
 from simnets.models.base import ImageClassifier
 from simnets.models.initial import he_normal
+from simnets.models.normalizable_conv import NormalizableConv2d
 from simnets.models.spec import Spec, Stage, pooled
 
 FIELDS = (5, 1, 1, 5, 1, 1, 3, 1, 1)
@@ -69,7 +70,8 @@ class NiN(ImageClassifier):
         for index, channels in enumerate((*spec.channels, spec.num_classes)):
             last = index == 8
             field = FIELDS[index]
-            conv = nn.Conv2d(before, channels, field, padding=field // 2)
+            convolution = nn.Conv2d if last else NormalizableConv2d
+            conv = convolution(before, channels, field, padding=field // 2)
             he_normal(conv, last=last)
             modules.append(conv)
             if not last or spec.class_relu:

@@ -128,6 +128,11 @@ def _simnet3(channels: int, noise: float) -> Callable[[tuple[int, ...], int], Sp
     return spec
 
 
+def _simnet3_compact_rectified(input_shape: tuple[int, ...], num_classes: int) -> Spec:
+    thresholds = {"rectify": (True, True, False), "bias_mode": ("learned", "learned", "none")}
+    return _simnet3(10, 0.0)(input_shape, num_classes).replace(**thresholds)
+
+
 def _convnet1(channels: int) -> Callable[[tuple[int, ...], int], Spec]:
     return lambda shape, k: ConvNet1Spec(input_shape=shape, num_classes=k, channels=channels)
 
@@ -146,6 +151,9 @@ ENTRIES: dict[str, Entry] = {
     ),
     "simnet3": Entry("three-layer SimNet, 192 channels, noise (section 6.4)", _simnet3(192, 0.3)),
     "simnet3_compact": Entry("three-layer SimNet, 10 channels (section 6.4)", _simnet3(10, 0.0)),
+    "simnet3_compact_rectified": Entry(
+        "three-layer SimNet, 10 channels, with thresholds between, ours", _simnet3_compact_rectified
+    ),
     "simnet4": Entry("four-layer SimNet in the budget of simnet2, ours", _simnet4),
     **{
         f"convnet1_{n}": Entry(f"single-layer ConvNet, {n} filters (section 6.2)", _convnet1(n))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from simnets.errors import SimNetsError
 from simnets.nn._images import Size, check_images, check_window, pad, pair
 from simnets.nn._maps import convolves, natural_maps, similarity_maps
+from simnets.nn._normalization import folded, neutral_norm, new_norm
 from simnets.nn._parameters import REAL, Layer, Mode
 from simnets.nn.similarity import Similarity, SimilarityOptions
 
@@ -159,15 +160,8 @@ class ConvSimilarity2d(Layer):
         self.filters.copy_(self.effective_filters)
         self.preconditioner = None
         if self.batch_norm is not None:
-            norm = self.batch_norm
-            assert norm.running_mean is not None
-            assert norm.running_var is not None
             assert self.conv_bias is not None
-            # on the CPU: not every device has float64
-            mean, variance = (v.to("cpu", torch.float64) for v in (norm.running_mean, norm.running_var))
-            factor = (variance + norm.eps).rsqrt()
-            self.filters = self.filters.to("cpu", torch.float64) * factor.view(-1, 1, 1, 1)
-            self.conv_bias = self.conv_bias.to("cpu", torch.float64) - mean * factor
+            self.filters, self.conv_bias = folded(self.batch_norm, self.filters, self.conv_bias)
             self.batch_norm = None
 
     @torch.no_grad()
@@ -182,17 +176,8 @@ class ConvSimilarity2d(Layer):
             raise SimNetsError("normalize: the layer has no conv_bias to take the mean into")
         if self._filters_are_shared:
             raise SimNetsError("normalize: the filters are shared with another layer, which would differ")
-        norm = self._new_norm()
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        norm.running_mean.copy_(-self.conv_bias)
-        norm.running_var.fill_(1 - norm.eps)
+        self.batch_norm = neutral_norm(self.filters, self.conv_bias, training=self.training)
         self.conv_bias = torch.zeros_like(self.conv_bias)
-        self.batch_norm = norm
-
-    def _new_norm(self) -> nn.BatchNorm2d:
-        norm = nn.BatchNorm2d(self.whitened_channels, affine=False)
-        return norm.to(self.filters.device, self.filters.dtype).train(self.training)
 
     def of_constants(self, constants: Tensor) -> Tensor:
         """W·x (d,) of a map whose channels are constants (C,)."""
@@ -209,7 +194,7 @@ class ConvSimilarity2d(Layer):
             saved = state_dict.get(prefix + name)
             setattr(self, name, None if saved is None else self.filters.new_empty(saved.shape))
         normalised = f"{prefix}batch_norm.running_mean" in state_dict
-        self.batch_norm = self._new_norm() if normalised else None
+        self.batch_norm = new_norm(self.filters, training=self.training) if normalised else None
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     # ── v = 2u∘z ─────────────────────────────────────────────────────────────────────────────────────

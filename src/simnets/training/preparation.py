@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from simnets.data import ImageDataset
 from simnets.models import DeepSimNet, SimNetMLP
+from simnets.models.normalizable_conv import NormalizableConv2d
 from simnets.models.simnet import SimNet
 from simnets.nn import ConvSimilarity2d, Mex, Mex2d, Similarity
 from simnets.pretrain import PretrainConfig, PretrainReport, pretrain_model
@@ -38,6 +39,8 @@ def prepare(
     Returns what pre-training found, if there was any.
     """
     if not isinstance(model, SimNet):
+        if recipe.normalize:
+            _normalize(model)
         return None
     outcome = None
     if recipe.pretrain:
@@ -61,10 +64,14 @@ def prepare(
     if recipe.energy and isinstance(model, DeepSimNet):
         model.to_natural()
     if recipe.normalize:
-        for layer in model.modules():
-            if isinstance(layer, ConvSimilarity2d):
-                layer.normalize()
+        _normalize(model)
     return outcome
+
+
+def _normalize(model: nn.Module) -> None:
+    for layer in model.modules():
+        if isinstance(layer, ConvSimilarity2d | NormalizableConv2d):
+            layer.normalize()
 
 
 @torch.no_grad()
@@ -182,3 +189,6 @@ def finish(model: nn.Module, recipe: Recipe) -> None:
     """Fold what only training needs into the paper's parameters."""
     if isinstance(model, SimNet):
         model.fold()
+    for layer in model.modules():
+        if isinstance(layer, NormalizableConv2d):
+            layer.fold()

@@ -106,7 +106,7 @@ class Recipe:
     """Keep each row of V at unit norm."""
     normalize: bool = False
     """Normalise the whitened channels over each batch (batch normalisation); folded into W at the end. A
-    network of many layers needs it."""
+    network of many layers needs it. Of the baselines, for Network in Network."""
     energy: float = 0.0
     """Before the last layer, start ℓ2 templates far away, so that similarities are a linear map plus this
     much of a quadratic one, and learn them in natural coordinates (v = 2u·z, u), folded into z at the end; 0
@@ -213,6 +213,7 @@ TUNED: dict[str, dict[str, Any]] = {
     "simnet2_rectified": _DEEP,
     "simnet3": _DEEP,
     "simnet3_compact": _DEEP | _COMPACT,
+    "simnet3_compact_rectified": _DEEP | _COMPACT | {"normalize": True},
     "simnet4": _DEEP,
 }
 
