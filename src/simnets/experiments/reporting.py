@@ -284,10 +284,11 @@ def _label_points(axes: Axes, rows: list[Row]) -> None:
     points = axes.transData.transform([(row.flops / 1e6, row.accuracy) for row in rows])
     taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in points]
     sides = [
-        *(((5, 3), "left"), ((5, -9), "left"), ((-5, 3), "right"), ((-5, -9), "right")),
+        *(((5, 3), "left"), ((-5, 3), "right"), ((5, -9), "left"), ((-5, -9), "right")),
         *(((0, 7), "center"), ((0, -13), "center")),
     ]
-    for row in rows:
+    # from the top, so that of two points close together the upper one has the upper name
+    for row in sorted(rows, key=lambda row: -row.accuracy):
         name = axes.annotate(
             f"{row.name}, {row.epochs} ep.",
             (row.flops / 1e6, row.accuracy),
