@@ -76,8 +76,8 @@ def confusion_matrix(evaluation: Evaluation) -> bytes:
 def parameters(model: ImageClassifier) -> dict[str, bytes]:
     """Filters, templates, weights and offsets of a network, by file name.
 
-    Filters of the first layer are drawn as image patches. So are its templates: the patch that the filters
-    turn into z, W⁺(z − bias). Later layers have no such picture and are drawn as matrices.
+    Filters of the first layer are drawn as image patches, and so are its templates. Later layers have no such
+    picture and are drawn as matrices.
     """
     drawn: dict[str, bytes] = {}
     shape = tuple(model.spec.input_shape)
@@ -92,12 +92,8 @@ def parameters(model: ImageClassifier) -> dict[str, bytes]:
             filters = module.effective_filters.detach()
             if first:
                 drawn[f"{label}_filters"] = _tiles(filters, f"{name}: filters W")
-                flat, bias = filters.flatten(1), module.conv_bias
-                wanted = module.effective_templates.detach() - (0 if bias is None else bias.detach())
-                patches = wanted @ torch.linalg.pinv(flat).T
-                drawn[f"{label}_templates"] = _tiles(
-                    patches.reshape(-1, *filters.shape[1:]), f"{name}: templates z, as patches W⁺(z − bias)"
-                )
+                patches, formula = _templates_as_patches(module)
+                drawn[f"{label}_templates"] = _tiles(patches, f"{name}: templates z, as {formula}")
             else:
                 drawn[f"{label}_filters"] = _matrix(
                     filters.flatten(1), f"{name}: filters W", "coordinate of a patch"
@@ -127,6 +123,19 @@ def parameters(model: ImageClassifier) -> dict[str, bytes]:
             drawn[f"{label}_filters"] = _tiles(module.weight.detach(), f"{name}: filters")
             first = False
     return drawn
+
+
+def _templates_as_patches(layer: ConvSimilarity2d) -> tuple[Tensor, str]:
+    """(n, C, kh, kw): the patch that the filters turn into z; of a linear layer, the filter it amounts to."""
+    shape = (layer.in_channels, *layer.kernel_size)
+    w, z = layer.effective_filters.detach().flatten(1), layer.effective_templates.detach()
+    if layer.depthwise:  # rows that are 0 in all channels but their own
+        w = (torch.eye(len(w)).to(w)[:, :, None] * w[:, None]).flatten(1)
+    if layer.similarity.kind == "linear":
+        u = layer.similarity.weights
+        return ((z if u is None else z * u.detach()) @ w).reshape(-1, *shape), "filters Wᵀ(u∘z)"
+    centred = z if layer.conv_bias is None else z - layer.conv_bias.detach()
+    return (centred @ torch.linalg.pinv(w).T).reshape(-1, *shape), "patches W⁺(z − bias)"
 
 
 def _patch_shape(module: Similarity | Similarity2d, image: tuple[int, ...]) -> tuple[int, ...] | None:
