@@ -54,13 +54,6 @@ def test_depthwise_layers_by_hand() -> None:
     assert second["layers.1.rectify"] == 14**2 * 64
 
 
-def test_soft_thresholds_by_hand() -> None:
-    """After max pooling, each a product, an exponential, an addition, a logarithm and a division."""
-    soft = {layer.name: layer.flops for layer in cost("simnet2_soft").layers}
-    assert soft["layers.0.rectify"] == 13**2 * 32 * (1 + 10 + 1 + 10 + 1)
-    assert cost("simnet2_soft").core_flops == cost("simnet2").core_flops
-
-
 def test_resnet8_as_the_benchmark_counts() -> None:
     assert cost("resnet8").params == 78_666
     assert round(cost("resnet8").core_flops / 1e6, 1) == 25.0

@@ -176,11 +176,6 @@ def _dense(module: nn.Linear, x: Shape, y: Shape, lp_cost: int) -> list[_Part]:
     return [_Part("dense", MULTIPLY_ADD * math.prod(y) * module.in_features, _learned(module))]
 
 
-def _softplus(module: nn.Softplus, x: Shape, y: Shape, lp_cost: int) -> list[_Part]:
-    # a MEX over {x, 0}: β·x, an exponential, an addition, a logarithm and a division
-    return [_Part("MEX", math.prod(y) * (2 * EXP_OR_LOG + 3))]
-
-
 def _relu(module: nn.ReLU, x: Shape, y: Shape, lp_cost: int) -> list[_Part]:
     return [_Part("ReLU", math.prod(y))]
 
@@ -276,7 +271,6 @@ _COSTS: dict[type[nn.Module], Callable[[Any, Shape, Shape, int], list[_Part]]] =
     **dict.fromkeys((nn.Conv2d, NormalizableConv2d), _conv),
     nn.Linear: _dense,
     nn.ReLU: _relu,
-    nn.Softplus: _softplus,
     nn.BatchNorm2d: _norm,
     nn.MaxPool2d: _pool,
     nn.AvgPool2d: _pool,

@@ -137,13 +137,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "p between, bias": {"p": (0.5, 1.5), "bias_mode": "learned"},
     "p learned": {"p": (1.3, 2.0), "p_mode": "learned"},
     "rectified, padded": {"rectify": (True, False), "bias_mode": "learned", "padding": 1},
-    "rectified softly": {"rectify": True, "rectify_beta": (2.0, 0.3), "bias_mode": "learned", "padding": 1},
-    "rectified softly, average": {
-        "rectify": (True, False),
-        "rectify_beta": (2.0, INFINITY),
-        "bias_mode": "learned",
-        "pool_beta": 0.0,
-    },
     "depthwise": {"depthwise": (False, True), "whitened": (5, 6), "padding": 1},
     "rectified, average": {"rectify": True, "bias_mode": "learned", "pool_beta": 0.0},
     "p = 3, no weights": {"p": 3.0, "weights_mode": "none", "conv_bias_mode": "none"},

@@ -56,8 +56,7 @@ def by_hand(model: simnets.models.DeepSimNet, images: torch.Tensor) -> torch.Ten
         s = s if inner.bias is None else s + inner.bias
         rectified = spec.rectify
         if rectified:
-            beta = spec.rectify_beta
-            s = reference.mex(torch.stack([s, torch.zeros_like(s)], -1), beta) + math.log(2) / beta
+            s = reference.mex(torch.stack([s, torch.zeros_like(s)], -1), INFINITY)
         x = s.permute(0, 3, 1, 2)
         if spec.pool:
             windows = x.unfold(2, spec.pool, spec.pool_stride).unfold(3, spec.pool, spec.pool_stride)
@@ -97,22 +96,6 @@ LAYERS = {
             bias_mode="learned",
             pool=2,
             pool_beta=0.7,
-        ),
-    ),
-    "rectified softly": (
-        LayerSpec(
-            whitened=6, templates=5, field=3, rectify=True, rectify_beta=2.0, bias_mode="learned", pool=3
-        ),
-        LayerSpec(
-            whitened=4,
-            templates=7,
-            field=3,
-            padding=1,
-            rectify=True,
-            rectify_beta=0.3,
-            bias_mode="learned",
-            pool=2,
-            pool_beta=0.0,
         ),
     ),
     "depthwise": (

@@ -71,10 +71,6 @@ def test_a_field_that_was_added_is_stored_only_where_it_is_used() -> None:
     assert [layer.get("rectify") for layer in json.loads(rectified.to_json())["layers"]] == [True, None]
     assert Spec.from_json(rectified.to_json()) == rectified
     assert "ℓ2 similarity, rectified" in [stage.operation for stage in rectified.stages()]
-    assert "rectify_beta" not in rectified.to_json()
-    soft = rectified.replace(rectify_beta=(2.0, float("inf")))
-    assert Spec.from_json(soft.to_json()) == soft
-    assert "ℓ2 similarity, rectified softly, β=2" in [stage.operation for stage in soft.stages()]
 
 
 def test_what_is_not_json_is_refused() -> None:
@@ -113,8 +109,6 @@ def test_layers_can_be_given_as_a_whole() -> None:
     [
         (lambda: LayerSpec(whitened=0, templates=3), "whitened is 0"),
         (lambda: LayerSpec(whitened=3, templates=3, rectify=True), "rectify needs a threshold to learn"),
-        (lambda: LayerSpec(whitened=3, templates=3, rectify_beta=2.0), "expected rectify=True with it"),
-        (lambda: LayerSpec(whitened=3, templates=3, rectify_beta=-1.0), "rectify_beta is -1.0, expected a"),
         (lambda: LayerSpec(whitened=None, templates=3, depthwise=True), "depthwise concerns the convolution"),
         (
             lambda: model_spec("simnet2", depthwise=(False, True)),

@@ -93,9 +93,7 @@ class _Pool:
 
 @dataclass(frozen=True)
 class _Relu:
-    """max(x, 0), or (1/β)·log(1 + exp(β·x))."""
-
-    beta: float
+    """max(x, 0)."""
 
 
 _Operation = _Products | _Lp | _Pool | _Relu
@@ -142,8 +140,7 @@ class _Layer:
                 case _Pool():
                     parts.append(f"MEX pooling, beta = {operation.beta:g}")
                 case _Relu():
-                    soft = f"soft ReLU, beta = {operation.beta:g}"
-                    parts.append("ReLU" if operation.beta == math.inf else soft)
+                    parts.append("ReLU")
         shapes = " -> ".join("x".join(map(str, shape)) for shape in (self.input, self.output))
         return f"{self.kernel[0]}x{self.kernel[1]} {', '.join(parts)}; {shapes}."
 
@@ -206,9 +203,8 @@ def _operation(module: nn.Module, shape: Shape) -> tuple[_Operation, int, Pair, 
         return _Pool(0.0), shape[0], _pair(module.kernel_size), _pair(module.stride), 0
     elif isinstance(module, MexPool2d):
         return _Pool(float(module.beta)), shape[0], module.kernel_size, module.stride, 0
-    elif isinstance(module, nn.ReLU | nn.Softplus):
-        beta = module.beta if isinstance(module, nn.Softplus) else math.inf
-        return _Relu(beta), shape[0], (1, 1), (1, 1), 0
+    elif isinstance(module, nn.ReLU):
+        return _Relu(), shape[0], (1, 1), (1, 1), 0
     else:
         raise SimNetsError(f"model cannot be exported to C: it has a {type(module).__name__}")
     return operation, len(filters), (filters.shape[2], filters.shape[3]), stride, padding
@@ -319,11 +315,6 @@ class _Writer:
             return self._kernel("mean")
         return self._kernel("mex", name=name, beta=_number(beta))
 
-    def _rectify(self, relu: _Relu, name: str) -> str:
-        if relu.beta == math.inf:
-            return self._kernel("rectify")
-        return self._kernel("soft_rectify", name=name, beta=_number(relu.beta))
-
     def _image_row(self) -> None:
         offset = self.network.offset
         taken = ""
@@ -360,9 +351,8 @@ class _Writer:
     def _pool(self, layer: _Layer, pool: _Pool) -> None:
         channels = layer.input[0]
         after = ""
-        for number, (operation, _) in enumerate(layer.operations[1:], 1):
-            assert isinstance(operation, _Relu)
-            after += f"    {self._rectify(operation, f'{layer.name}_rectify{number}')}(out, {channels});\n"
+        if len(layer.operations) > 1:
+            after = f"    {self._kernel('rectify')}(out, {channels});\n"
         self._function(
             "pool",
             name=layer.name,
@@ -386,7 +376,7 @@ class _Writer:
         vectors, lines = "", []
         for i, (operation, outputs) in enumerate(layer.operations):
             if isinstance(operation, _Relu):
-                lines.append(f"{self._rectify(operation, f'{layer.name}_rectify{i}')}({source}, {size});")
+                lines.append(f"{self._kernel('rectify')}({source}, {size});")
                 continue
             target = "out" if i == last else f"y{i + 1}"
             if target != "out":

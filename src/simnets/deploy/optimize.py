@@ -44,7 +44,6 @@ from simnets.models import (
     SimNetBlock,
     SimNetMLP,
 )
-from simnets.models.deep_simnet import rectifier
 from simnets.models.normalizable_conv import NormalizableConv2d
 from simnets.models.resnet8 import ResidualBlock
 from simnets.nn import ConvSimilarity2d, MexPool2d, Similarity
@@ -179,12 +178,7 @@ def _block(block: SimNetBlock, incoming: _Affine, shift: Tensor, factor: float) 
         scale, moved = (v.repeat_interleave(per_coordinate) for v in (incoming.scale, incoming.shift))
         modules = [similarity.of_affine(scale, moved).module(layer.kernel_size, layer.stride, padding)]
     for operation in block.after_similarity():
-        if isinstance(operation, MexPool2d):
-            modules.append(_pool(operation))
-        else:
-            modules.append(
-                rectifier(operation.beta / factor if isinstance(operation, nn.Softplus) else math.inf)
-            )
+        modules.append(_pool(operation) if isinstance(operation, MexPool2d) else nn.ReLU())
     return modules
 
 

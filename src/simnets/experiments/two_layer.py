@@ -2,7 +2,7 @@
 
 `convnet2`, with the geometry of `simnet2`, tells what the operators are worth apart from it.
 `simnet2_rectified`, ours, is `simnet2` with a learned threshold of each of the first layer's 32 templates,
-below which a patch is not similar at all; in `simnet2_soft` the thresholds are soft, a MEX of finite β.
+below which a patch is not similar at all.
 
 What came out is in results/two-layer.json and, as a table, in results/README.md.
 """
@@ -26,9 +26,6 @@ EXPERIMENT = Experiment(
         Trial("simnet2_rectified"),
         Trial("simnet2_rectified", "cifar100"),
         Trial("simnet2_rectified", "svhn"),
-        Trial("simnet2_soft"),
-        Trial("simnet2_soft", "cifar100"),
-        Trial("simnet2_soft", "svhn"),
     ),
     paper={
         ("simnet2", "", "cifar10"): 85.5,

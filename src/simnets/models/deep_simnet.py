@@ -50,8 +50,6 @@ class LayerSpec:
     kind, p: the similarity, ℓp of order p, or "linear".
     rectify: what is less similar than a learned threshold −b_l counts as not similar at all: a MEX with
         β = ∞ over {s_l + b_l, 0}, before pooling. Needs a bias.
-    rectify_beta: another β > 0 of that MEX, for a soft threshold: (1/β)·log(1 + exp(β·(s_l + b_l))), which
-        is the MEX but for its constant, log(2)/β, so that what is not similar at all stays 0.
     noise: σ of multiplicative Gaussian noise on the whitened patches, while training.
     pool, pool_stride, pool_beta, pool_ceil: window and stride of MEX pooling, its β (∞: maximum,
         0: average), and whether a last window that is only partly inside counts.
@@ -67,7 +65,6 @@ class LayerSpec:
     kind: Literal["lp", "linear"] = "lp"
     p: float = 2.0
     rectify: bool = dataclasses.field(default=False, metadata=ADDED)
-    rectify_beta: float = dataclasses.field(default=INFINITY, metadata=ADDED)
     noise: float = 0.0
     pool: int = 0
     pool_stride: int = 2
@@ -96,10 +93,6 @@ class LayerSpec:
             raise SimNetsError("depthwise concerns the convolution W; expected `whitened`, not None")
         if self.rectify and self.bias_mode == "none":
             raise SimNetsError("rectify needs a threshold to learn; expected bias_mode 'learned' or 'frozen'")
-        if not self.rectify_beta > 0:
-            raise SimNetsError(f"rectify_beta is {self.rectify_beta}, expected a positive number or inf")
-        if self.rectify_beta != INFINITY and not self.rectify:
-            raise SimNetsError("rectify_beta is the softness of a threshold; expected rectify=True with it")
 
     def stages(self, number: int, size: tuple[int, int], border: str = "channel means") -> list[Stage]:
         """The rows of layer `number` on a grid of `size`; `border` is what pads it."""
@@ -122,8 +115,6 @@ class LayerSpec:
             operation = similarity
         if self.rectify:
             operation += ", rectified"
-            if self.rectify_beta != INFINITY:
-                operation += f" softly, β={self.rectify_beta:g}"
         stages.append(Stage.of(f"similarity{number}", operation, (self.templates, *size), families))
         if self.pool:
             if min(size) < self.pool:
@@ -220,12 +211,6 @@ class SimNetMLPConvSpec(DeepSimNetSpec):
         return SimNetMLPConv(self)
 
 
-def rectifier(beta: float) -> nn.Module:
-    """MEX_β{x, 0} + log(2)/β for β > 0."""
-    # from β·x = 40 on it is x, in float64 too
-    return nn.ReLU() if beta == INFINITY else nn.Softplus(beta, threshold=40)
-
-
 class SimNetBlock(nn.Module):
     """One layer of a SimNet: conv→ℓp-sim on patches of the (padded) map, then MEX pooling.
 
@@ -265,7 +250,7 @@ class SimNetBlock(nn.Module):
                 **families,
             )
         self.noise = MultiplicativeGaussianNoise(spec.noise) if spec.noise else None
-        self.rectify = rectifier(spec.rectify_beta) if spec.rectify else None
+        self.rectify = nn.ReLU() if spec.rectify else None
         if spec.rectify and spec.kind == "lp":
             # similarities are never positive: at 0 a threshold would let nothing through
             self._start_thresholds()
@@ -328,12 +313,7 @@ class SimNetBlock(nn.Module):
     def current_spec(self) -> LayerSpec:
         """`spec` with p and β as they are now."""
         beta = self.spec.pool_beta if self.pool is None else float(self.pool.beta)
-        return dataclasses.replace(
-            self.spec,
-            p=float(self.conv_similarity.similarity.p),
-            pool_beta=beta,
-            rectify_beta=self.rectify.beta if isinstance(self.rectify, nn.Softplus) else INFINITY,
-        )
+        return dataclasses.replace(self.spec, p=float(self.conv_similarity.similarity.p), pool_beta=beta)
 
     @property
     def natural(self) -> bool:
@@ -363,8 +343,6 @@ class SimNetBlock(nn.Module):
         layer = self.conv_similarity
         whitening = layer if isinstance(layer, ConvSimilarity2d) else None
         multiply_similarity(layer.similarity, factor, whitening)
-        if isinstance(self.rectify, nn.Softplus):
-            self.rectify = rectifier(self.rectify.beta / float(factor))
         if self.pool is not None:
             self.pool.beta = self.pool.beta / factor
 

@@ -23,8 +23,6 @@ from simnets.models.simnet_mlp import SimNetMLPSpec
 from simnets.models.spec import Spec
 
 WEIGHTS = Path(__file__).resolve().parent.parent / "weights"
-# β of soft thresholds between layers, on similarities that start with a standard deviation of 1
-SOFT_BETA = 2.0
 
 
 @dataclass(frozen=True)
@@ -70,11 +68,6 @@ def _simnet2_rectified(input_shape: tuple[int, ...], num_classes: int) -> Spec:
     # 32 thresholds more: what is unlike a template counts as nothing, which bounds what is squared next
     thresholds = {"rectify": (True, False), "bias_mode": ("learned", "none")}
     return _simnet2(input_shape, num_classes).replace(**thresholds)
-
-
-def _simnet2_soft(input_shape: tuple[int, ...], num_classes: int) -> Spec:
-    # the same with MEX_β{s + b, 0} for a finite β: no patch is without gradient
-    return _simnet2_rectified(input_shape, num_classes).replace(rectify_beta=(SOFT_BETA, float("inf")))
 
 
 def _simnet4(input_shape: tuple[int, ...], num_classes: int) -> Spec:
@@ -153,7 +146,6 @@ ENTRIES: dict[str, Entry] = {
     },
     "simnet2": Entry("two-layer SimNet (section 6.3)", _simnet2),
     "simnet2_rectified": Entry("two-layer SimNet with thresholds between, ours", _simnet2_rectified),
-    "simnet2_soft": Entry("two-layer SimNet with soft thresholds between, ours", _simnet2_soft),
     "simnet2_plus": Entry(
         "a separable ConvNet with a SimNet for a classifier, in the budget of simnet2, ours", _simnet2_plus
     ),

@@ -211,7 +211,6 @@ TUNED: dict[str, dict[str, Any]] = {
     "resnet8": {"filter_lr": 0.04},
     "simnet2_plus": {"filter_lr": 0.02, "template_lr": 1.0, "weight_lr": 1.0, "normalize": True},
     "simnet2_rectified": _DEEP,
-    "simnet2_soft": _DEEP,
     "simnet3": _DEEP,
     "simnet3_compact": _DEEP | _COMPACT,
     "simnet3_compact_rectified": _DEEP | _COMPACT | {"normalize": True},

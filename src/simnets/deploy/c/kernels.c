@@ -127,15 +127,6 @@ static void rectify(float *y, int count)
         y[i] = y[i] > 0.0f ? y[i] : 0.0f;
 }
 
-// part soft_rectify
-/* MEX over {y, 0} with beta = @beta@, but for its constant: log(1 + exp(beta * y)) / beta. */
-static void @name@(float *y, int count)
-{
-    int i;
-    for (i = 0; i < count; i++)
-        y[i] = (y[i] > 0.0f ? y[i] : 0.0f) + log1pf(expf(-@beta@ * fabsf(y[i]))) / @beta@;
-}
-
 // part maximum
 static void maximum_add(float *value, float *total, int count, float c)
 {
