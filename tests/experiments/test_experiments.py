@@ -267,3 +267,24 @@ def test_weights_in_the_box_are_those_that_were_measured() -> None:
 def test_a_trial_knows_its_seed() -> None:
     assert replace(TRIALS[0], seed=3).name == "simnet_mlpconv-digits-2epochs-seed3"
     assert json.loads(json.dumps(TRIALS[0].options)) == TRIALS[0].options
+
+
+def test_names_in_the_figure_stay_within_it_and_apart() -> None:
+    """Two points at one place near the border, the case that once ran over the axis."""
+    experiment = EXPERIMENTS["compact"]
+    shared = {"experiment": experiment, "variant": "", "data": "cifar10", "epochs": 60, "parameters": 1}
+    shared |= {"train_accuracy": 0.0, "hours": 0.0, "loss_curve": ()}
+    rows = [
+        reporting.Row(network=name, accuracies=(accuracy,), flops=flops, **shared)
+        for name, accuracy, flops in (
+            ("simnet3_compact_rectified", 72.6, 3_500_000),
+            ("nin_compact", 72.5, 3_520_000),
+            ("simnet3", 71.0, 630_000_000),
+        )
+    ]
+    (axes,) = reporting._accuracy_against_operations(rows).axes
+    room = axes.get_window_extent()
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) == len(rows)
+    assert all(room.x0 <= box.x0 and box.x1 <= room.x1 for box in boxes)
+    assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])

@@ -277,7 +277,7 @@ def _accuracy_against_operations(rows: list[Row]) -> Figure:
 
 
 def _label_points(axes: Axes, rows: list[Row]) -> None:
-    """The name of each network beside its point, where it covers no other name or point if there is room."""
+    """The name of each network beside its point, within the axes and covering no other if there is room."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # only now is it known where the points are
@@ -285,8 +285,9 @@ def _label_points(axes: Axes, rows: list[Row]) -> None:
     taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in points]
     sides = [
         *(((5, 3), "left"), ((-5, 3), "right"), ((5, -9), "left"), ((-5, -9), "right")),
-        *(((0, 7), "center"), ((0, -13), "center")),
+        *(((0, 7), "center"), ((0, -13), "center"), ((5, -16), "left"), ((5, 10), "left")),
     ]
+    room = axes.get_window_extent()
     # from the top, so that of two points close together the upper one has the upper name
     for row in sorted(rows, key=lambda row: -row.accuracy):
         name = axes.annotate(
@@ -299,7 +300,9 @@ def _label_points(axes: Axes, rows: list[Row]) -> None:
         )
         for offset, side in sides:
             name.set(position=offset, ha=side)
-            if not any(name.get_window_extent().overlaps(other) for other in taken):
+            box = name.get_window_extent()
+            within = room.x0 <= box.x0 and box.x1 <= room.x1
+            if within and not any(box.overlaps(other) for other in taken):
                 break
         taken.append(name.get_window_extent())
 
