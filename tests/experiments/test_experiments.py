@@ -272,8 +272,8 @@ def test_a_trial_knows_its_seed() -> None:
 def test_names_in_the_figure_stay_within_it_and_apart() -> None:
     """Two points at one place near the border, the case that once ran over the axis."""
     experiment = EXPERIMENTS["compact"]
-    shared = {"experiment": experiment, "variant": "", "data": "cifar10", "epochs": 60, "parameters": 1}
-    shared |= {"train_accuracy": 0.0, "hours": 0.0, "loss_curve": ()}
+    shared = {"experiment": experiment, "variant": "normalized", "data": "cifar10", "epochs": 60}
+    shared |= {"parameters": 1, "train_accuracy": 0.0, "hours": 0.0, "loss_curve": ()}
     rows = [
         reporting.Row(network=name, accuracies=(accuracy,), flops=flops, **shared)
         for name, accuracy, flops in (
