@@ -35,6 +35,20 @@ def test_other_templates_are_drawn_as_the_patches_that_match(depthwise: bool, co
     torch.testing.assert_close(layer.whiten(patches)[:, :, 0, 0], layer.similarity.templates)
 
 
+def test_templates_far_away_are_drawn_as_the_filters_they_nearly_are() -> None:
+    torch.manual_seed(0)
+    layer = ConvSimilarity2d(3, 4, 7, 5).double()
+    layer.similarity.templates = 20 * torch.randn(7, 4)
+    layer.similarity.weights = torch.rand(7, 4) / 100
+    filters, formula = _templates_as_patches(layer)
+    assert formula == "filters Wᵀ(2u∘z)"
+    layer.conv_bias = torch.zeros(4)  # so that a patch of zeros has y = 0
+    x = 1e-6 * torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    expected = layer(x) - layer(torch.zeros_like(x))
+    found = torch.einsum("nchw,lchw->nl", x, filters)
+    torch.testing.assert_close(found, expected[:, :, 0, 0], rtol=1e-3, atol=1e-10)
+
+
 def test_every_family_has_its_picture() -> None:
     drawn = parameters(simnets.create_model("simnet2_plus"))
     assert {"layers_0_conv_similarity_filters", "layers_0_conv_similarity_templates"} <= set(drawn)

@@ -20,6 +20,7 @@ from simnets.training.evaluate import Evaluation
 _BLUE, _ORANGE, _GREY = "#2a6f97", "#e07a2c", "#6b7280"
 _MOST_TILES = 256
 _MOST_NUMBERED_CLASSES = 20
+_FAR = 3.0  # standard deviations of whitened patches
 _Array = NDArray[np.float64]
 
 
@@ -126,7 +127,11 @@ def parameters(model: ImageClassifier) -> dict[str, bytes]:
 
 
 def _templates_as_patches(layer: ConvSimilarity2d) -> tuple[Tensor, str]:
-    """(n, C, kh, kw): the patch that the filters turn into z; of a linear layer, the filter it amounts to."""
+    """(n, C, kh, kw): the patch that the filters turn into z; of a linear layer, the filter it amounts to.
+
+    ℓ2 templates that no patch comes near (recipe field `energy`) are nearly linear and drawn as such: around
+    y = 0, the mean patch, s_l grows as 2u∘z·y.
+    """
     shape = (layer.in_channels, *layer.kernel_size)
     w, z = layer.effective_filters.detach().flatten(1), layer.effective_templates.detach()
     if layer.depthwise:  # rows that are 0 in all channels but their own
@@ -134,6 +139,9 @@ def _templates_as_patches(layer: ConvSimilarity2d) -> tuple[Tensor, str]:
     if layer.similarity.kind == "linear":
         u = layer.similarity.weights
         return ((z if u is None else z * u.detach()) @ w).reshape(-1, *shape), "filters Wᵀ(u∘z)"
+    if float(layer.similarity.p) == 2.0 and float(z.square().mean()) > _FAR**2:
+        u = layer.similarity.weights
+        return ((2 * z if u is None else 2 * z * u.detach()) @ w).reshape(-1, *shape), "filters Wᵀ(2u∘z)"
     centred = z if layer.conv_bias is None else z - layer.conv_bias.detach()
     return (centred @ torch.linalg.pinv(w).T).reshape(-1, *shape), "patches W⁺(z − bias)"
 
