@@ -136,12 +136,12 @@ def _templates_as_patches(layer: ConvSimilarity2d) -> tuple[Tensor, str]:
     w, z = layer.effective_filters.detach().flatten(1), layer.effective_templates.detach()
     if layer.depthwise:  # rows that are 0 in all channels but their own
         w = (torch.eye(len(w)).to(w)[:, :, None] * w[:, None]).flatten(1)
+    u = layer.similarity.weights
+    filters = ((z if u is None else z * u.detach()) @ w).reshape(-1, *shape)
     if layer.similarity.kind == "linear":
-        u = layer.similarity.weights
-        return ((z if u is None else z * u.detach()) @ w).reshape(-1, *shape), "filters Wᵀ(u∘z)"
+        return filters, "filters Wᵀ(u∘z)"
     if float(layer.similarity.p) == 2.0 and float(z.square().mean()) > _FAR**2:
-        u = layer.similarity.weights
-        return ((2 * z if u is None else 2 * z * u.detach()) @ w).reshape(-1, *shape), "filters Wᵀ(2u∘z)"
+        return 2 * filters, "filters Wᵀ(2u∘z)"
     centred = z if layer.conv_bias is None else z - layer.conv_bias.detach()
     return (centred @ torch.linalg.pinv(w).T).reshape(-1, *shape), "patches W⁺(z − bias)"
 
