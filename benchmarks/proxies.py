@@ -3,7 +3,8 @@
     python benchmarks/proxies.py base "perplexity=10" "rectify=(True,False) bias_mode=learned" "@caffe_quick"
 
 Each argument is one training: changes of recipe `fast` and of the network's specification (a tuple has a
-value for each layer), images=40000 for another number of images, and @NAME for another network than simnet2.
+value for each layer), images=40000 for another number of images, amp=bf16 to train with bfloat16, and
+@NAME for another network than simnet2.
 Results are appended to results/proxies.jsonl, a line each, which `simnets reproduce report` makes a table of.
 The test set is never read. One seed: differences below about 1.5 points are ties.
 """
@@ -41,7 +42,7 @@ def run(text: str) -> dict[str, object]:
                 changes[field] = ast.literal_eval(value)
             except ValueError:
                 changes[field] = value  # a word, such as adam
-    images = int(changes.pop("images", IMAGES))
+    images, amp = int(changes.pop("images", IMAGES)), changes.pop("amp", None)
     recipe_fields = {field.name for field in dataclasses.fields(Recipe)}
     network = {field: changes.pop(field) for field in set(changes) - recipe_fields}
     recipe = recipe_for("fast", "cifar10", **changes)
@@ -52,7 +53,7 @@ def run(text: str) -> dict[str, object]:
     model = simnets.create_model(name, **network)
     model.set_pixel_statistics(*pixel_statistics(training.images))
     started = time.monotonic()
-    outcome = fit(model, training, recipe=recipe, validation=validation, seed=0)
+    outcome = fit(model, training, recipe=recipe, validation=validation, seed=0, amp=amp)
     last = outcome.history[-1]
     return {
         "run": text,

@@ -480,6 +480,7 @@ def reproduce(
     results: Annotated[Path, arg(metavar="DIR")] = Path("results"),
     runs: Annotated[Path, arg(metavar="DIR")] = Path("runs"),
     device: Device = "auto",
+    amp: Literal["off", "bf16"] = "off",
     threads: Annotated[int, arg(metavar="N")] = 0,
     ship: bool = False,
 ) -> None:
@@ -501,6 +502,7 @@ def reproduce(
         results: Where a JSON file an experiment, the tables and the figures are kept.
         runs: Where each training has its folder.
         device: Where to train.
+        amp: bf16 runs convolutions in bfloat16, twice as fast where the machine computes with it.
         threads: CPU threads; 0 leaves it to torch.
         ship: With `report`: also copy the final weights into the package, with a model card each.
     """
@@ -534,6 +536,7 @@ def reproduce(
             runs=runs,
             deadline=deadline,
             device=device,
+            amp=None if amp == "off" else amp,
             threads=threads,
             display=lambda: display_for(console),
         )

@@ -155,7 +155,10 @@ def test_folding_changes_no_score(layers: tuple[LayerSpec, ...]) -> None:
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 @pytest.mark.parametrize("pool_beta", [INFINITY, 0.0, 0.7])
 @pytest.mark.parametrize("rectify", [False, True])
-def test_natural_coordinates_change_no_score(pool_beta: float, noise: float, rectify: bool) -> None:
+@pytest.mark.parametrize("last", [False, True])
+def test_natural_coordinates_change_no_score(
+    pool_beta: float, noise: float, rectify: bool, last: bool
+) -> None:
     first = LayerSpec(
         whitened=6, templates=5, field=3, padding=1, pool=3, pool_beta=pool_beta, bias_mode="learned"
     )
@@ -173,9 +176,9 @@ def test_natural_coordinates_change_no_score(pool_beta: float, noise: float, rec
         return result
 
     before, state = scores(), {name: value.clone() for name, value in model.state_dict().items()}
-    model.to_natural()
+    model.to_natural(last=last)
     natural = [block.conv_similarity.slope_norms is not None for block in model.layers]
-    assert natural == [True, True, False]  # what the last layer's offsets make up for, it may keep
+    assert natural == [True, True, last]
     assert torch.allclose(scores(), before, rtol=1e-9, atol=1e-9)
     model.fold()
     assert state.keys() == model.state_dict().keys()
@@ -190,7 +193,7 @@ def test_layers_without_natural_coordinates_keep_theirs(changes: dict[str, Any])
     layer = LayerSpec(whitened=4, templates=5, field=3)
     model = make((dataclasses.replace(layer, **changes), layer))
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    model.to_natural()
+    model.to_natural()  # and so does the last, which is not asked
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 

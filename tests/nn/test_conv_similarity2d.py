@@ -269,6 +269,28 @@ def test_a_natural_layer_has_right_gradients_and_compiles() -> None:
     torch.testing.assert_close(torch.compile(layer, backend="aot_eager", fullgraph=True)(x), layer(x))
 
 
+@pytest.mark.parametrize("bias_mode", ["none", "learned"])
+@pytest.mark.parametrize("images", [0, 3])
+def test_natural_coordinates_under_autocast_agree_with_full_precision(bias_mode: str, images: int) -> None:
+    torch.manual_seed(0)
+    layer = ConvSimilarity2d(3, 8, 6, 3, bias_mode=bias_mode)
+    layer.to_natural()
+    x = torch.randn(images, 3, 7, 7).contiguous(memory_format=torch.channels_last)
+    grad = torch.randn(images, 6, 5, 5)
+
+    def run(amp: bool) -> list[Tensor]:
+        own = x.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+            s = layer(own)
+        assert s.dtype == (torch.bfloat16 if amp else torch.float32)
+        return [s, *torch.autograd.grad(s, [own, *layer.parameters()], grad.to(s.dtype))]
+
+    for rounded, exact in zip(run(True), run(False), strict=True):
+        assert rounded.isfinite().all()
+        # bfloat16 has 8 bits, and the errors of many terms add up
+        assert (rounded - exact).norm() <= 0.02 * exact.norm()
+
+
 @pytest.mark.parametrize(
     "options", [{"p": 1.0}, {"kind": "linear"}, {"weights_mode": "none"}, {"p_mode": "learned"}], ids=str
 )

@@ -13,6 +13,7 @@ import simnets
 from simnets.data import ImageDataset, load_dataset
 from simnets.models import DeepSimNet, DeepSimNetSpec, LayerSpec, SimNetMLP
 from simnets.nn import ConvSimilarity2d
+from simnets.pretrain import pretrain_model
 from simnets.training import preparation
 from simnets.training.recipe import RECIPES, Recipe
 
@@ -63,6 +64,53 @@ def test_counted_offsets_leave_the_saddle(digits: ImageDataset) -> None:
     assert gradient() < 1e-6
     preparation.start_offsets(model, digits)
     assert gradient() > 1e-5
+
+
+@pytest.mark.parametrize("beta", [1.0, 2.5])
+def test_templates_of_classes_start_as_discriminants(digits: ImageDataset, beta: float) -> None:
+    torch.manual_seed(0)
+    model = simnets.create_model("simnet_mlpconv", input_shape=(1, 8, 8), templates=24, classify_beta=beta)
+    assert isinstance(model, DeepSimNet)
+    pretrain_model(model, digits.images)
+    preparation.start_classes(model, digits, 0.5, seed=0)
+    s = beta * model.similarities(model.normalise(digits.images)).transpose(0, 1).flatten(1)
+    offsets = beta * model.classify.offsets.detach()
+    own = torch.arange(24) % 10
+    torch.testing.assert_close(offsets[own, torch.arange(24)], -s.mean(1).detach(), rtol=1e-3, atol=1e-3)
+    others = offsets[own, torch.arange(24)] - offsets
+    assert torch.equal(others > 2, own != torch.arange(10)[:, None])
+    torch.testing.assert_close(others.unique().max(), torch.tensor(4.0), rtol=1e-3, atol=1e-3)
+    # the linear part deviates by 1, the quadratic one by half of it, up to what whitening leaves correlated
+    layer = model.layers[0].conv_similarity
+    y = layer.whiten(model.normalise(digits.images)).transpose(0, 1).flatten(1)
+    u, z = layer.similarity.weights, layer.similarity.templates
+    linear, quadratic = beta * (2 * u * z) @ y, beta * u @ y.square()
+    assert 0.7 < float(linear.std(1).mean().detach()) < 1.4
+    assert 0.3 < float(quadratic.std(1).mean().detach()) < 1.0
+    # and without a step they tell digits apart
+    right = model(digits.images).argmax(1) == digits.labels
+    assert float(right.float().mean()) > 0.5
+
+
+def test_classes_share_clusters_where_there_are_too_few_templates(digits: ImageDataset) -> None:
+    recipe = dataclasses.replace(FAST, energy=0.5, class_energy=2.0)
+
+    def started(templates: int, recipe: Recipe) -> tuple[DeepSimNet, list[str]]:
+        torch.manual_seed(0)
+        model, said = simnets.create_model("simnet_mlpconv", input_shape=(1, 8, 8), templates=templates), []
+        assert isinstance(model, DeepSimNet)
+        preparation.prepare(model, digits, recipe, seed=0, report=said.append)
+        return model, said
+
+    for templates, of_classes in ((19, False), (20, True)):
+        model, said = started(templates, recipe)
+        assert any(text.startswith("templates of classes") for text in said) == of_classes
+        assert (model.layers[-1].conv_similarity.slope_norms is not None) == of_classes
+        before = model(digits.images)
+        preparation.finish(model, recipe)
+        torch.testing.assert_close(model(digits.images), before, rtol=1e-3, atol=1e-3)
+    model, said = started(20, dataclasses.replace(recipe, label_start=False))  # labels are not to be read
+    assert not any("from the labels" in text for text in said)
 
 
 def test_scale_has_the_least_loss(digits: ImageDataset) -> None:

@@ -26,6 +26,7 @@ def run(
     runs: Path = Path("runs"),
     deadline: float | None = None,
     device: str = "auto",
+    amp: str | None = None,
     threads: int = 0,
     display: Callable[[], Display] = Display,
 ) -> bool:
@@ -56,6 +57,7 @@ def run(
                 trial.seed,
                 options=trial.options,
                 device=device,
+                amp=amp,
                 threads=threads,
                 deadline=deadline,
                 display=shown,
@@ -93,6 +95,7 @@ def record_of(trial: Trial, done: Run, commit: str | None) -> Record:
         "epochs": trial.epochs,
         "options": trial.options,
         "recipe": config["recipe"],
+        "amp": config["amp"],
         "teachers_sha256": config.get("teachers", []),  # the first digits
         "parameters": cost.params,
         "flops": cost.flops,

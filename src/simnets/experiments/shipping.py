@@ -76,7 +76,7 @@ def card(record: Record) -> str:
 | training accuracy, last epoch | {100 * record["train_accuracy"]:.2f} % of augmented images |
 | parameters, operations an image | {record["parameters"]:,}, {record["flops"]:,} |
 | trained on | all training images of {data}, {record["epochs"]} epochs, seed {record["seed"]} |
-| time | {span(record["seconds"])} of CPU training |
+| time | {span(record["seconds"])} of CPU training{", with bfloat16" if record.get("amp") else ""} |
 | code | simnets {record["simnets"]}, commit {record["commit"]} |
 | recipe | `fast` with: {recipe} |
 

@@ -382,14 +382,19 @@ class DeepSimNet(SimNet):
     @torch.no_grad()
     def current_spec(self) -> DeepSimNetSpec:
         return self.spec.replace(
-            layers=tuple(block.current_spec() for block in self._blocks),
+            layers=tuple(block.current_spec() for block in self.blocks),
             classify_beta=float(self.classify.beta),
             global_beta=float(self.pool.beta),
         )
 
     def similarities(self, x: Tensor) -> Tensor:
         """The last layer's maps s (N, n, H, W) of normalised images."""
-        for block in self.layers:
+        maps: Tensor = self.blocks[-1](self.before_last(x))
+        return maps
+
+    def before_last(self, x: Tensor) -> Tensor:
+        """What the last layer sees (N, C, H, W), of normalised images."""
+        for block in self.blocks[:-1]:
             x = block(x)
         return x
 
@@ -398,36 +403,46 @@ class DeepSimNet(SimNet):
         return scores
 
     @torch.no_grad()
-    def to_natural(self) -> None:
+    def to_natural(self, *, hidden: bool = True, last: bool = False) -> None:
         """Learn the templates before the last layer in natural coordinates, where they are ℓ2; scores stay.
 
         See `ConvSimilarity2d.to_natural`. A rectified layer's own bias takes the constants away. Else MEX
-        pooling hands them on as they are, and the next layer's convolution takes them away.
+        pooling hands them on as they are, and the next layer's convolution takes them away. With `last`, the
+        last layer's templates, too; the offsets of the classification MEX take those constants away.
         """
-        for block, following in pairwise(self._blocks):
-            takes = following.spec.whitened and following.spec.conv_bias_mode != "none"
+        for block, following in pairwise([*self.blocks, None]):
+            assert block is not None
+            if not (last if following is None else hidden):
+                continue
+            takes = following is None or (
+                following.spec.whitened is not None and following.spec.conv_bias_mode != "none"
+            )
             if block.natural and (block.spec.rectify or takes):
                 assert isinstance(block.conv_similarity, ConvSimilarity2d)
                 self._hand_on(block, following, block.conv_similarity.to_natural())
 
-    @staticmethod
-    def _hand_on(block: SimNetBlock, following: SimNetBlock, constants: Tensor) -> None:
+    def _hand_on(self, block: SimNetBlock, following: SimNetBlock | None, constants: Tensor) -> None:
         """Make up for similarities of `block` that are larger by `constants` from now on."""
-        if block.rectify is None:
+        if block.rectify is not None:
+            similarity = block.conv_similarity.similarity
+            assert similarity.bias is not None
+            similarity.bias = similarity.bias - constants.to(similarity.bias)
+        elif following is not None:
             following.expect(constants)
-            return
-        similarity = block.conv_similarity.similarity
-        assert similarity.bias is not None
-        similarity.bias = similarity.bias - constants.to(similarity.bias)
+        else:
+            offsets = self.classify.offsets
+            self.classify.offsets = offsets.to("cpu", torch.float64) - constants
 
     @property
-    def _blocks(self) -> list[SimNetBlock]:
+    def blocks(self) -> list[SimNetBlock]:
+        """The layers, for those who want to know what they are."""
         return [block for block in self.layers if isinstance(block, SimNetBlock)]
 
     @torch.no_grad()
     def from_natural(self) -> None:
         """Undo `to_natural`."""
-        for block, following in pairwise(self._blocks):
+        for block, following in pairwise([*self.blocks, None]):
+            assert block is not None
             layer = block.conv_similarity
             if isinstance(layer, ConvSimilarity2d) and layer.slope_norms is not None:
                 self._hand_on(block, following, -layer.from_natural())
@@ -440,7 +455,7 @@ class DeepSimNet(SimNet):
             if isinstance(block.conv_similarity, ConvSimilarity2d):
                 block.conv_similarity.fold()
         if (scale := self.scale) is not None:
-            self._blocks[-1].multiply(scale)
+            self.blocks[-1].multiply(scale)
             self.classify.offsets = self.classify.offsets * scale
             self.classify.beta = self.classify.beta / scale
             self.scale = None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from simnets.nn._autocast import full_precision
 from simnets.nn.similarity import Similarity
@@ -56,9 +59,50 @@ def similarity_maps(
     return (F.conv2d(x, cross, bias, stride) - F.conv2d(x * x, weights, None, stride)).to(result_dtype)
 
 
-@full_precision
 def natural_maps(layer: Similarity, y: Tensor) -> Tensor:
-    """Σ v·y − Σ u·y² (+ b), where `templates` are v = 2u∘z: `ConvSimilarity2d.to_natural`."""
+    """Σ v·y − Σ u·y² (+ b), where `templates` are v = 2u∘z: `ConvSimilarity2d.to_natural`.
+
+    Nothing cancels here, as Σ u·z² is left out; so, unlike other similarities, these stay in bfloat16 under
+    `torch.autocast` when the convolution hands that on.
+    """
+    if y.dtype == torch.bfloat16 and torch.is_autocast_enabled(y.device.type):
+        with torch.autocast(y.device.type, enabled=False):
+            rows = y.permute(0, 2, 3, 1)
+            s: Tensor = _NaturalRows.apply(  # type: ignore[no-untyped-call]
+                rows.flatten(0, 2), layer.templates, layer.weights, layer.bias
+            )
+            return s.view(*rows.shape[:-1], s.shape[1]).permute(0, 3, 1, 2)
+    return _natural_maps(layer, y)
+
+
+@full_precision
+def _natural_maps(layer: Similarity, y: Tensor) -> Tensor:
     assert layer.weights is not None
     v, u = layer.templates[:, :, None, None], layer.weights[:, :, None, None]
     return F.conv2d(y, v, layer.bias) - F.conv2d(y * y, u)
+
+
+class _NaturalRows(torch.autograd.Function):
+    """[y, y²]·[v, −u]ᵀ + b for rows y in low precision, v, u and b in their own: one product each way.
+
+    Derived by autograd, y would be read and written several times more, which takes longer than the products.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, v: Tensor, u: Tensor, b: Tensor | None) -> Tensor:
+        powers = torch.cat([y, y * y], 1)
+        factors = torch.cat([v, -u], 1).to(y.dtype)
+        ctx.save_for_backward(powers, factors)
+        ctx.parameter_dtype = v.dtype
+        return F.linear(powers, factors, None if b is None else b.to(y.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        powers, factors = ctx.saved_tensors
+        d = powers.shape[1] // 2
+        by_powers = grad @ factors
+        by_y = torch.addcmul(by_powers[:, :d], powers[:, :d], by_powers[:, d:], value=2)
+        by_factors = (grad.T @ powers).to(ctx.parameter_dtype)
+        by_b = grad.sum(0).to(ctx.parameter_dtype) if ctx.needs_input_grad[3] else None
+        return by_y, by_factors[:, :d], -by_factors[:, d:], by_b

@@ -23,6 +23,8 @@ from simnets.training.recipe import Recipe
 _LABELLED = 5_000  # images whose labels the starting offsets are counted from
 _SEARCHED = 1_000  # images on which λ is searched
 _LEAST_CURVATURE = 1e-3  # u, as a share of |2u∘z|: no template is farther than 500
+_APART = 4.0  # log of how much more a template counts in its own class than in others; 2 and 8 are as good
+_RIDGE, _SPREAD = 0.1, 0.5  # of the discriminants: what steadies S, and how far a class's templates differ
 _LEAST_SHARE = 1e-3  # of the mean: a template that a class never meets does not start at −∞
 
 
@@ -54,15 +56,21 @@ def prepare(
         outcome = pretrain_model(model, dataset.images, config)
         report(f"pre-trained {len(outcome.layers)} layers without labels in {outcome.seconds:.0f} s")
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))
+    classes = recipe.label_start and recipe.class_energy > 0 and _can_share(model)
     if recipe.label_start:
         sample = dataset.subset(order[:_LABELLED])
-        start_offsets(model, sample)
-        report(f"offsets started from the labels of {len(sample)} images")
+        if classes:
+            assert isinstance(model, DeepSimNet)
+            start_classes(model, sample, recipe.class_energy, seed=seed)
+        else:
+            start_offsets(model, sample)
+        what = "templates of classes" if classes else "offsets"
+        report(f"{what} started from the labels of {len(sample)} images")
     if recipe.learn_scale:
         sample = dataset.subset(order[:_SEARCHED])
         report(f"scale of the scores started at λ = {start_scale(model, sample):g}")
-    if recipe.energy and isinstance(model, DeepSimNet):
-        model.to_natural()
+    if isinstance(model, DeepSimNet):
+        model.to_natural(hidden=recipe.energy > 0, last=classes)
     if recipe.normalize:
         _normalize(model)
     return outcome
@@ -99,6 +107,55 @@ def start_offsets(model: SimNet, sample: ImageDataset) -> None:
     shares = counts / images.clamp_min(1)
     ratio = shares / shares.mean(0).clamp_min(torch.finfo(shares.dtype).tiny)
     classify.offsets = shared + ratio.clamp_min(_LEAST_SHARE).log() / beta
+
+
+def _can_share(model: SimNet) -> bool:
+    """Whether every class can have templates of its own: two, so that MEX has something to choose from."""
+    if not isinstance(model, DeepSimNet):
+        return False
+    last = model.spec.layers[-1]
+    return model.blocks[-1].natural and not last.rectify and last.templates >= 2 * model.spec.num_classes
+
+
+@torch.no_grad()
+def start_classes(model: DeepSimNet, sample: ImageDataset, energy: float, *, seed: int) -> None:
+    """Make each template of the last layer one of a class: offsets b_rl are 4/β lower in all other classes.
+
+    The score of class r is then about MEX_β of its own templates' similarities. They start as linear
+    discriminants, 2u∘z_l = v_l with v_l near S⁻¹·(m_r − m): m_r and S are mean and covariance, within the
+    class r of l, of the whitened channels y averaged over an image, for scores are averages. v·y deviates by
+    1/β, and the quadratic term u·|y|², with u equal for all, by `energy` times that. Templates that all
+    classes share, at clusters of patches, can tell a class by which of them a patch is near, a bag of words;
+    these add up evidence.
+    """
+    classify, block = model.classify, model.blocks[-1]
+    beta, device = float(classify.beta), model.pixel_mean.device
+    layer = block.conv_similarity
+    assert isinstance(layer, ConvSimilarity2d)
+    maps = []
+    for images in torch.split(sample.images, 500):
+        x = model.before_last(model.normalise(images.to(device)))
+        maps.append(layer.whiten(block.pad(x)).flatten(2))
+    y, labels, k = torch.cat(maps).to("cpu", torch.float64), sample.labels.cpu(), model.spec.num_classes
+    n, d = layer.similarity.templates.shape
+    y_mean, y_deviation = y.mean((0, 2)), y.transpose(0, 1).flatten(1).std(1)
+    image = y.mean(2)
+    one_hot = nn.functional.one_hot(labels, k).to(image)
+    means = (one_hot.T @ image) / one_hot.sum(0).clamp_min(1)[:, None]
+    within = torch.cov((image - means[labels]).T).reshape(d, d)
+    ridge = _RIDGE * within.diagonal().mean() * torch.eye(d, dtype=within.dtype)
+    v = torch.linalg.solve(within + ridge, (means - means.mean(0)).T).T
+    own = torch.arange(n) % k
+    generator = torch.Generator().manual_seed(seed)
+    apart = torch.randn(n, d, generator=generator, dtype=v.dtype) * _SPREAD / d**0.5
+    v = nn.functional.normalize(v)[own] + apart
+    v = v / (beta * (v * y_deviation).norm(dim=1, keepdim=True))
+    u = (energy / (beta * (2 * d) ** 0.5 * y_deviation.square())).expand(n, d)
+    z = v / (2 * u)
+    layer.similarity.templates, layer.similarity.weights = z, u
+    typical = -(u * ((y_mean - z).square() + y_deviation.square())).sum(1)
+    other = own != torch.arange(k)[:, None]
+    classify.offsets = -typical - other * (_APART / beta)
 
 
 @torch.no_grad()

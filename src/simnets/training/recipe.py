@@ -25,7 +25,7 @@ def _require(condition: bool, name: str, given: object, expected: str) -> None:
 
 _NOT_NEGATIVE = (
     *("validation", "weight_decay", "clip", "shift", "cutout", "noise"),
-    *("template_lr", "weight_lr", "offset_lr", "perplexity", "em", "energy"),
+    *("template_lr", "weight_lr", "offset_lr", "perplexity", "em", "energy", "class_energy"),
 )
 
 
@@ -113,6 +113,10 @@ class Recipe:
     starts them at clusters of patches. Networks of three and more layers need it."""
     label_start: bool = True
     """Start the offsets b from how often each template meets each class."""
+    class_energy: float = 0.0
+    """Share the last layer's ℓ2 templates among the classes, with label_start: each starts as a linear
+    discriminant of its class plus this much of a quadratic term, learned in natural coordinates as with
+    `energy`; 0 leaves them at clusters of patches that all classes share. Needs two templates a class."""
     learn_scale: bool = True
     """Learn a scale λ of the scores beside the paper's parameters; folded into u, b and β_c at the end."""
     perplexity: float = 25.0
@@ -211,7 +215,7 @@ TUNED: dict[str, dict[str, Any]] = {
     "nin_compact": _COMPACT | {"lr": 0.01, "filter_lr": 0.02},
     "resnet8": {"filter_lr": 0.04},
     "simnet2_plus": {"filter_lr": 0.02, "template_lr": 1.0, "weight_lr": 1.0, "normalize": True},
-    "simnet2_rectified": _DEEP,
+    "simnet2_rectified": _DEEP | {"class_energy": 2.0},
     "simnet3": _DEEP,
     "simnet3_compact": _DEEP | _COMPACT,
     "simnet3_compact_rectified": _DEEP | _COMPACT | {"normalize": True},
