@@ -476,6 +476,7 @@ def reproduce(
     seeds: Annotated[int | None, arg(metavar="N")] = None,
     datasets: Annotated[list[str] | None, arg(metavar="NAME")] = None,
     networks: Annotated[list[str] | None, arg(metavar="NAME")] = None,
+    variants: Annotated[list[str] | None, arg(metavar="NAME")] = None,
     budget_hours: Annotated[float | None, arg(metavar="HOURS")] = None,
     results: Annotated[Path, arg(metavar="DIR")] = Path("results"),
     runs: Annotated[Path, arg(metavar="DIR")] = Path("runs"),
@@ -498,6 +499,7 @@ def reproduce(
         seeds: How many seeds each network is trained with, instead of the experiment's own number.
         datasets: Only these data sets.
         networks: Only these networks.
+        variants: Only these variants of the networks; plain is the one without a variant.
         budget_hours: Stop after this time, saved, to go on later.
         results: Where a JSON file an experiment, the tables and the figures are kept.
         runs: Where each training has its folder.
@@ -530,7 +532,13 @@ def reproduce(
         done = experiments.run(
             experiment,
             experiments.trials_of(
-                experiment, epochs=epochs, seeds=seeds, datasets=datasets, networks=networks, among=chosen
+                experiment,
+                epochs=epochs,
+                seeds=seeds,
+                datasets=datasets,
+                networks=networks,
+                variants=variants,
+                among=chosen,
             ),
             results=results,
             runs=runs,

@@ -171,11 +171,17 @@ def test_all_seeds_of_a_trial_come_after_the_first_of_all() -> None:
     assert names == [("", 0), ("l1", 0), ("", 1), ("l1", 1), ("", 2), ("l1", 2)]
 
 
+@pytest.mark.parametrize(("asked", "expected"), [("plain", ""), ("l1", "l1")])
+def test_one_variant_can_be_asked_for(asked: str, expected: str) -> None:
+    assert [trial.variant for trial in trials_of(DIGITS, seeds=1, variants=[asked])] == [expected]
+
+
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
         ({"datasets": ["mnist"]}, "mnist is not in experiment two-layer; it has digits"),
         ({"networks": ["lenet"]}, "lenet is not in experiment"),
+        ({"variants": ["l7"]}, "variants: l7 is not in experiment two-layer; it has l1, plain"),
         ({"epochs": 0}, "epochs is 0; expected a whole number of at least 1"),
         ({"seeds": -1}, "seeds is -1"),
     ],
@@ -186,7 +192,7 @@ def test_bad_wishes_are_refused(asked: dict[str, object], expected: str) -> None
 
 
 def test_a_network_and_a_data_set_that_never_meet() -> None:
-    with pytest.raises(SimNetsError, match="no network of resnet8 is trained on svhn; leave out"):
+    with pytest.raises(SimNetsError, match="no trial has datasets svhn and networks resnet8; leave out"):
         trials_of(EXPERIMENTS["two-layer"], networks=["resnet8"], datasets=["svhn"])
 
 

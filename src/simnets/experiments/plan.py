@@ -23,10 +23,12 @@ def trials_of(
     seeds: int | None = None,
     datasets: Sequence[str] | None = None,
     networks: Sequence[str] | None = None,
+    variants: Sequence[str] | None = None,
     among: Sequence[Experiment] = (),
 ) -> list[Trial]:
     """The trials in order: seed 0 of all first, then seed 1 of all, and so on.
 
+    variants: "plain" is the network without one.
     among: experiments that are run together; a name that one of them has is not refused.
     """
     possible = [trial for one in among or (experiment,) for trial in one.trials]
@@ -34,18 +36,20 @@ def trials_of(
     for name, asked, known in (
         ("datasets", datasets, {trial.data for trial in possible}),
         ("networks", networks, {trial.network for trial in possible}),
+        ("variants", variants, {_variant(trial) for trial in possible}),
     ):
         if unknown := sorted(set(asked or ()) - known):
             raise SimNetsError(f"{name}: {unknown[0]} is not in {where} {', '.join(sorted(known))}")
 
     def asked_for(trial: Trial) -> bool:
-        return (not datasets or trial.data in datasets) and (not networks or trial.network in networks)
+        wanted = ((datasets, trial.data), (networks, trial.network), (variants, _variant(trial)))
+        return all(not names or name in names for names, name in wanted)
 
     if not any(map(asked_for, possible)):
-        raise SimNetsError(
-            f"no network of {', '.join(networks or ())} is trained on {', '.join(datasets or ())}; "
-            "leave out --networks or --datasets"
-        )
+        given = (("datasets", datasets), ("networks", networks), ("variants", variants))
+        words = [f"{name} {', '.join(names)}" for name, names in given if names]
+        options = [f"--{name}" for name, names in given if names]
+        raise SimNetsError(f"no trial has {' and '.join(words)}; leave out {' or '.join(options)}")
     for name, value in (("epochs", epochs), ("seeds", seeds)):
         if value is not None and value < 1:
             raise SimNetsError(f"{name} is {value}; expected a whole number of at least 1")
@@ -56,3 +60,7 @@ def trials_of(
     ]
     count = experiment.seeds if seeds is None else seeds
     return [trial.with_seed(seed) for seed in range(count) for trial in chosen]
+
+
+def _variant(trial: Trial) -> str:
+    return trial.variant or "plain"
