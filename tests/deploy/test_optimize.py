@@ -237,3 +237,23 @@ def test_bad_input() -> None:
         SimNetsError, match=r"images have shape \(1, 1, 8, 8\), this network takes \(N, 3, 32, 32\)"
     ):
         network(torch.zeros(1, 1, 8, 8))
+
+
+def test_templates_far_away_leave_no_large_numbers_between_layers() -> None:
+    """What 8 bits must hold: with every similarity near −Σ u·z², they would hold little else."""
+    torch.manual_seed(0)
+    model = randomised(simnets.create_model("simnet2", input_shape=(2, 22, 20)).double())
+    similarity = model.get_submodule("layers.0.conv_similarity.similarity")
+    similarity.templates = 20 * torch.randn_like(similarity.templates)
+    similarity.weights = torch.full_like(similarity.templates, 0.01)
+    images = digits((2, 22, 20))
+    network = assert_same(model, images, 1e-9)
+    seen: list[Tensor] = []
+    first = next(module for module in network.modules() if isinstance(module, SquaredSimilarity))
+    first.register_forward_hook(lambda module, given, maps: seen.append(maps))
+    with torch.no_grad():
+        network(images)
+        plain = model.get_submodule("layers.0").similarities(model.normalise(images))
+    assert float(seen[0].abs().max()) < 0.5 * float(plain.abs().max())
+    moved = seen[0] - plain[:, :, : seen[0].shape[2], : seen[0].shape[3]]  # but for what no window sees
+    assert float(moved.std((0, 2, 3)).max()) < 1e-9

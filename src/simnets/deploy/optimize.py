@@ -6,7 +6,7 @@ Every rewrite is exact; only rounding differs, and the folding itself is done in
   for what they did, so the border's value is taken away from the pixels before, one subtraction;
 - λ, preconditioners, natural coordinates, the mean of the templates, the means that pad a layer, and β of the
   classification MEX go into the constants of the layer before them (MEX_β{x + c} = MEX_β{x} + c lets them
-  pass through pooling);
+  pass through pooling), and a layer's similarities at y = 0 into those of the layer after it;
 - an ℓ2 similarity becomes two 1×1 convolutions, of y and y²; a linear one merges with the convolution before;
 - the classification MEX becomes a matrix product of exponentials;
 - rows and columns that no pooling window sees are not computed;
@@ -121,9 +121,9 @@ def _deep_simnet(model: DeepSimNet) -> InferenceNetwork:
     head, factor = _head(model, foldable=beta > 0 and blocks[-1].pool is None)
     body = nn.Sequential()
     incoming = pixels
-    for block, zero in zip(blocks, [*zeros[1:], None], strict=True):
+    for block, following, zero in zip(blocks, [*blocks[1:], None], [*zeros[1:], None], strict=True):
         # what the next layer takes for 0 is taken away here
-        shift = torch.zeros(block.spec.templates, dtype=torch.float64) if zero is None else zero
+        shift = _middle(block, following) if zero is None else zero
         body.extend(_block(block, incoming, shift, factor if block is blocks[-1] else 1.0))
         incoming = _Affine(torch.ones_like(shift), shift)
     body.append(head)
@@ -146,6 +146,22 @@ def _zero(block: SimNetBlock) -> Tensor | None:
     return (
         layer.similarity.templates.double().cpu().view(layer.out_channels, layer.in_channels, -1).mean((0, 2))
     )
+
+
+def _middle(block: SimNetBlock, following: SimNetBlock | None) -> Tensor:
+    """The similarities at y = 0, the middle of whitened patches, if a convolution follows that does not pad.
+
+    A template far away makes every similarity a large number that hardly varies; 8 bits for all channels
+    together would be spent on these numbers. What the next convolution makes of them is a constant.
+    """
+    layer = block.conv_similarity
+    convolved = following is not None and isinstance(following.conv_similarity, ConvSimilarity2d)
+    if block.spec.rectify or not convolved or not isinstance(layer, ConvSimilarity2d):
+        return torch.zeros(block.spec.templates, dtype=torch.float64)
+    found = _Constants.of(layer.similarity, torch.zeros(layer.out_channels, dtype=torch.float64), 1.0)
+    if found.linear:
+        return found.constant
+    return found.constant - (found.weights * found.templates.abs() ** found.p).sum(1)
 
 
 def _block(block: SimNetBlock, incoming: _Affine, shift: Tensor, factor: float) -> list[nn.Module]:

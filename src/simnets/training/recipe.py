@@ -204,8 +204,6 @@ _ADAPTED: dict[str, dict[str, Any]] = {
 # a choice here; it and `simnet4` have what `simnet3_compact` needs. Those of `simnet2_plus` are the
 # first that were tried.
 _DEEP: dict[str, Any] = {"energy": 0.5, "template_lr": 1.0, "weight_lr": 1.0}
-# For the first of two layers `energy` is a tie with clusters, and lets it run in bfloat16.
-_TWO_LAYER: dict[str, Any] = _DEEP | {"class_energy": 2.0}
 # 5 K parameters cannot memorise: what keeps larger networks from it only makes the task harder for these.
 # In 16 epochs 0.005, 0.01 and 0.02 are a tie for the filters; with 0.02 a long run stands still at its peak.
 _COMPACT: dict[str, Any] = {"filter_lr": 0.005, "label_smoothing": 0.0, "shift": 2}
@@ -217,8 +215,8 @@ TUNED: dict[str, dict[str, Any]] = {
     "nin_compact": _COMPACT | {"lr": 0.01, "filter_lr": 0.02},
     "resnet8": {"filter_lr": 0.04},
     "simnet2_plus": {"filter_lr": 0.02, "template_lr": 1.0, "weight_lr": 1.0, "normalize": True},
-    "simnet2": _TWO_LAYER,
-    "simnet2_rectified": _TWO_LAYER,
+    "simnet2": _DEEP | {"class_energy": 2.0},
+    "simnet2_rectified": _DEEP,
     "simnet3": _DEEP,
     "simnet3_compact": _DEEP | _COMPACT,
     "simnet3_compact_rectified": _DEEP | _COMPACT | {"normalize": True},
