@@ -336,7 +336,7 @@ def _single_layer(rows: list[Row]) -> Figure:
 
 
 def _curves(rows: list[Row]) -> Figure:
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(8, 6.5), layout="constrained")
     axes = figure.subplots()
     axes.set_prop_cycle(color=colormaps["tab20"](range(20)))
     for row in [row for row in rows if row.epochs >= _CURVE] or rows:
@@ -349,5 +349,5 @@ def _curves(rows: list[Row]) -> Figure:
     axes.set_ylabel("training loss, augmented images")
     axes.set_title("Learning curves, seed 0")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=6, ncols=2)
+    figure.legend(fontsize=7, ncols=3, loc="outside lower center")  # not on the curves
     return figure
