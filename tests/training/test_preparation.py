@@ -92,6 +92,17 @@ def test_templates_of_classes_start_as_discriminants(digits: ImageDataset, beta:
     assert float(right.float().mean()) > 0.5
 
 
+@pytest.mark.parametrize("images", [1, 40])
+def test_templates_of_classes_of_flat_images_are_finite(images: int) -> None:
+    flat = torch.full((images, 1, 8, 8), 7, dtype=torch.uint8)
+    sample = ImageDataset(flat, torch.arange(images) % 2, tuple("0123456789"), "flat")
+    model = simnets.create_model("simnet_mlpconv", input_shape=(1, 8, 8), templates=24)
+    assert isinstance(model, DeepSimNet)
+    preparation.start_classes(model, sample, 2.0, seed=0)
+    assert all(value.isfinite().all() for value in model.parameters() if value.requires_grad)
+    assert model(flat).isfinite().all()
+
+
 def test_classes_share_clusters_where_there_are_too_few_templates(digits: ImageDataset) -> None:
     recipe = dataclasses.replace(FAST, energy=0.5, class_energy=2.0)
 

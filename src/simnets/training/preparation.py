@@ -25,6 +25,7 @@ _SEARCHED = 1_000  # images on which λ is searched
 _LEAST_CURVATURE = 1e-3  # u, as a share of |2u∘z|: no template is farther than 500
 _APART = 4.0  # log of how much more a template counts in its own class than in others; 2 and 8 are as good
 _RIDGE, _SPREAD = 0.1, 0.5  # of the discriminants: what steadies S, and how far a class's templates differ
+_LEAST_DEVIATION = 1e-3  # of a whitened channel, which should deviate by 1
 _LEAST_SHARE = 1e-3  # of the mean: a template that a class never meets does not start at −∞
 
 
@@ -138,13 +139,15 @@ def start_classes(model: DeepSimNet, sample: ImageDataset, energy: float, *, see
         maps.append(layer.whiten(block.pad(x)).flatten(2))
     y, labels, k = torch.cat(maps).to("cpu", torch.float64), sample.labels.cpu(), model.spec.num_classes
     n, d = layer.similarity.templates.shape
-    y_mean, y_deviation = y.mean((0, 2)), y.transpose(0, 1).flatten(1).std(1)
+    y_mean, y_deviation = y.mean((0, 2)), y.var((0, 2), correction=0).sqrt()
+    y_deviation = y_deviation.clamp_min(_LEAST_DEVIATION)  # a channel may be the same for all patches
     image = y.mean(2)
     one_hot = nn.functional.one_hot(labels, k).to(image)
     means = (one_hot.T @ image) / one_hot.sum(0).clamp_min(1)[:, None]
-    within = torch.cov((image - means[labels]).T).reshape(d, d)
-    ridge = _RIDGE * within.diagonal().mean() * torch.eye(d, dtype=within.dtype)
-    v = torch.linalg.solve(within + ridge, (means - means.mean(0)).T).T
+    centred = image - means[labels]
+    within = centred.T @ centred / len(centred)
+    ridge = (_RIDGE * within.diagonal().mean()).clamp_min(_LEAST_DEVIATION**2)
+    v = torch.linalg.solve(within + ridge * torch.eye(d).to(within), (means - means.mean(0)).T).T
     own = torch.arange(n) % k
     generator = torch.Generator().manual_seed(seed)
     apart = torch.randn(n, d, generator=generator, dtype=v.dtype) * _SPREAD / d**0.5
