@@ -504,7 +504,7 @@ def reproduce(
         results: Where a JSON file an experiment, the tables and the figures are kept.
         runs: Where each training has its folder.
         device: Where to train.
-        amp: bf16 runs convolutions in bfloat16, twice as fast where the machine computes with it.
+        amp: bf16 runs convolutions in bfloat16, about twice as fast where the processor multiplies so.
         threads: CPU threads; 0 leaves it to torch.
         ship: With `report`: also copy the final weights into the package, with a model card each.
     """
