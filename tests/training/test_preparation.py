@@ -27,7 +27,7 @@ def digits() -> ImageDataset:
 
 def small(name: str = "simnet_mlpconv", **changes: object) -> DeepSimNet | SimNetMLP:
     torch.manual_seed(0)
-    model = simnets.create_model(name, input_shape=(1, 8, 8), templates=12, **changes)
+    model = simnets.create_model(name, input_shape=(1, 8, 8), **{"templates": 12, **changes})
     assert isinstance(model, DeepSimNet | SimNetMLP)
     return model
 
@@ -120,6 +120,8 @@ def test_classes_share_clusters_where_there_are_too_few_templates(digits: ImageD
         before = model(digits.images)
         preparation.finish(model, recipe)
         torch.testing.assert_close(model(digits.images), before, rtol=1e-3, atol=1e-3)
+    flat = small(templates=24, classify_beta=0.0)  # an average of templates has no classes of them
+    assert not preparation._can_share(flat)
     model, said = started(20, dataclasses.replace(recipe, label_start=False))  # labels are not to be read
     assert not any("from the labels" in text for text in said)
 

@@ -14,7 +14,6 @@ from simnets.experiments.trial import Experiment, Trial
 _EPOCHS = 16
 # Templates of both layers at clusters of patches, without labels; only offsets are counted from labels.
 CLUSTERS = {"class_energy": 0.0, "energy": 0.0, "template_lr": 3.0, "weight_lr": 3.0}
-_LEARNED_P = {"p_mode": "learned"}
 _RANDOM = CLUSTERS | {"pretrain": False, "label_start": False}
 _OUR_START = {"perplexity": 25.0, "em": 0, "label_start": True, "learn_scale": True}
 

@@ -6,6 +6,7 @@ starting values only: `finish` folds it away, and the network on disk is the pap
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -112,7 +113,7 @@ def start_offsets(model: SimNet, sample: ImageDataset) -> None:
 
 def _can_share(model: SimNet) -> bool:
     """Whether every class can have templates of its own: two, so that MEX has something to choose from."""
-    if not isinstance(model, DeepSimNet):
+    if not isinstance(model, DeepSimNet) or not 0 < float(model.classify.beta) < math.inf:
         return False
     last = model.spec.layers[-1]
     return model.blocks[-1].natural and not last.rectify and last.templates >= 2 * model.spec.num_classes

@@ -199,7 +199,7 @@ _ADAPTED: dict[str, dict[str, Any]] = {
     "digits": {"epochs": 30, "label_smoothing": 0.0, "flip": False, "shift": 1, "border": "zero"},
 }
 
-# What a network needs that differs from `simnet2`, chosen on held-out training images by
+# What a network needs that differs from the defaults above, chosen on held-out training images by
 # `benchmarks/proxies.py` (results/proxies.jsonl, docs/training_notes.md). `simnet3` is far too large for such
 # a choice here; it and `simnet4` have what `simnet3_compact` needs. Those of `simnet2_plus` are the
 # first that were tried.
