@@ -23,8 +23,9 @@ from simnets.training.optimizer import make_optimizer
 BATCH, WARM, ROUNDS = 100, 5, 60
 
 
-def steps(name: str) -> dict[str, float]:
+def steps(name: str, precisions: tuple[str, ...] = ("float32", "bfloat16")) -> dict[str, float]:
     """Median seconds of a step, by precision."""
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     # times do not depend on what the images show, nor on where parameters start
     images = torch.randint(256, (BATCH, 3, 32, 32), dtype=torch.uint8)
@@ -33,7 +34,7 @@ def steps(name: str) -> dict[str, float]:
     model = simnets.create_model(name)
     preparation.prepare(model, sample, recipe, seed=0, report=lambda text: None)
     optimizer = make_optimizer(preparation.parameter_groups(model, recipe), recipe)
-    times: dict[str, list[float]] = {"float32": [], "bfloat16": []}
+    times: dict[str, list[float]] = {precision: [] for precision in precisions}
     for _ in range(WARM + ROUNDS):
         for precision, taken in times.items():
             started = time.perf_counter()
@@ -48,7 +49,6 @@ def steps(name: str) -> dict[str, float]:
 
 
 def main(names: list[str]) -> None:
-    torch.set_num_threads(1)
     for name in names or ["simnet2", "simnet2_rectified", "caffe_quick"]:
         found = steps(name)
         whole, half = found["float32"], found["bfloat16"]

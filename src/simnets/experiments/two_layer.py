@@ -1,6 +1,7 @@
 """Section 6.3, table 1: the two-layer SimNet against Caffe's ConvNet, and against ResNet-8 of MLPerf Tiny.
 
 `convnet2`, with the geometry of `simnet2`, tells what the operators are worth apart from it.
+`simnet2_l1`, ours, is `simnet2` with ℓ1 similarities in its first layer: the same parameters and operations.
 `simnet2_rectified`, ours, is `simnet2` with a learned threshold of each of the first layer's 32 templates,
 below which a patch is not similar at all.
 
@@ -23,6 +24,9 @@ EXPERIMENT = Experiment(
         Trial("caffe_quick", "svhn"),
         Trial("resnet8"),
         Trial("convnet2"),
+        Trial("simnet2_l1"),
+        Trial("simnet2_l1", "cifar100"),
+        Trial("simnet2_l1", "svhn"),
         Trial("simnet2_rectified"),
         Trial("simnet2_rectified", "cifar100"),
         Trial("simnet2_rectified", "svhn"),

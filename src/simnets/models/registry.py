@@ -64,6 +64,11 @@ def _simnet2(input_shape: tuple[int, ...], num_classes: int) -> Spec:
     return DeepSimNetSpec(input_shape=input_shape, num_classes=num_classes, layers=layers)
 
 
+def _simnet2_l1(input_shape: tuple[int, ...], num_classes: int) -> Spec:
+    # the second layer then sees tails that grow with the distance, not with its square
+    return _simnet2(input_shape, num_classes).replace(p=(1.0, 2.0))
+
+
 def _simnet2_rectified(input_shape: tuple[int, ...], num_classes: int) -> Spec:
     # 32 thresholds more: what is unlike a template counts as nothing, which bounds what is squared next
     thresholds = {"rectify": (True, False), "bias_mode": ("learned", "none")}
@@ -145,6 +150,7 @@ ENTRIES: dict[str, Entry] = {
         for n in (50, 100, 200, 400, 800)
     },
     "simnet2": Entry("two-layer SimNet (section 6.3)", _simnet2),
+    "simnet2_l1": Entry("two-layer SimNet, ℓ1 in its first layer, ℓ2 in its second, ours", _simnet2_l1),
     "simnet2_rectified": Entry("two-layer SimNet with thresholds between, ours", _simnet2_rectified),
     "simnet2_plus": Entry(
         "a separable ConvNet with a SimNet for a classifier, in the budget of simnet2, ours", _simnet2_plus

@@ -29,6 +29,7 @@ from simnets.training.evaluate import Evaluation, require_same_classes, scores_o
 from simnets.training.files import write_whole
 from simnets.training.folder import RunFolder
 from simnets.training.loop import Outcome, fit
+from simnets.training.memory import keep_memory
 from simnets.training.recipe import Recipe, recipe_for
 from simnets.training.seeds import seed_for
 
@@ -96,6 +97,8 @@ def train(
     chosen = choose_device(device)
     if chosen.type == "cuda":
         torch.backends.cudnn.deterministic = True
+    elif chosen.type == "cpu":
+        keep_memory()
     training, testing = _load(data, test, data_root, image_size)
     name = training.name if isinstance(data, ImageDataset) else data
     chosen_model = model if model is not None else default_model(data)
