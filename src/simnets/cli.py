@@ -355,6 +355,7 @@ def export(
     out: Annotated[Path | None, arg(metavar="PATH")] = None,
     data: Annotated[str | None, arg(metavar="NAME")] = None,
     int8: bool = False,
+    float_similarities: bool = False,
     opset: int = 18,
     overwrite: bool = False,
 ) -> None:
@@ -375,6 +376,8 @@ def export(
         data: Data set whose test images compare accuracy and are the page's examples, and whose training
             images calibrate int8.
         int8: Quantise the weights (C), and the convolutions (ONNX, which needs --data).
+        float_similarities: Of ONNX with int8: all similarities stay float, which is slower and loses next to
+            nothing.
         opset: Version of ONNX's operators.
         overwrite: Replace what exists.
     """
@@ -387,6 +390,8 @@ def export(
         raise SimNetsError("the page takes the network in floating point; leave --int8 out")
     if to != "onnx" and opset != 18:
         raise SimNetsError("opset is for --to onnx; leave it out")
+    if float_similarities and not (to == "onnx" and int8):
+        raise SimNetsError("float-similarities is for --to onnx with --int8; leave it out")
     model = load(file)
     test = _load_for(model, data, "test") if data else None
     images = test.images if test else None
@@ -406,6 +411,7 @@ def export(
             opset=opset,
             images=images,
             calibration=_load_for(model, data, "train").images if data and int8 else None,
+            float_similarities=float_similarities,
             test=test,
             overwrite=overwrite,
         )

@@ -40,18 +40,61 @@ def test_the_loss_of_accuracy_is_small_and_reported(trained: DeepSimNet, tmp_pat
 
 def test_what_is_exponentiated_stays_float(quantised: Any) -> None:
     producer = {output: node for node in quantised.graph.node for output in node.output}
-    constants = {tensor.name: tensor for tensor in quantised.graph.initializer}
-
-    def kind(node: Any) -> str:
-        weights = node.input[1]
-        return "int8" if weights in producer else onnx.TensorProto.DataType.Name(constants[weights].data_type)
-
-    convolutions = [node for node in quantised.graph.node if node.op_type == "Conv"]
+    constants = {tensor.name for tensor in quantised.graph.initializer}
     # whitening and both terms of the square, twice; the first and the last stay float
-    assert [kind(node) for node in convolutions] == ["FLOAT"] + ["int8"] * 3 + ["FLOAT"] * 2
+    assert _kinds(quantised) == ["FLOAT"] + ["int8"] * 3 + ["FLOAT"] * 2
+    convolutions = [node for node in quantised.graph.node if node.op_type == "Conv"]
     assert all(producer[node.input[0]].op_type != "DequantizeLinear" for node in convolutions[5:])
     products = [node for node in quantised.graph.node if node.op_type == "MatMul"]
-    assert [kind(node) for node in products] == ["FLOAT"] or products[0].input[0] in constants
+    assert all(set(node.input) & constants for node in products)
+
+
+def test_float_similarities(trained: DeepSimNet) -> None:
+    images = load_dataset("digits", "train").images
+    graph = onnx.load_from_string(quantise(to_onnx(trained), images, float_similarities=True))
+    assert _kinds(graph) == ["FLOAT", "FLOAT", "FLOAT", "int8", "FLOAT", "FLOAT"]
+    producer = {output: node for node in graph.graph.node for output in node.output}
+    for node in graph.graph.node:  # nothing after a similarity is rounded: not the sum, not the pooling
+        if node.op_type in ("Add", "MaxPool", "AveragePool"):
+            before = [producer[name].op_type for name in node.input if name in producer]
+            assert "DequantizeLinear" not in before
+
+
+def test_a_network_that_int8_spoils_is_told_apart(tmp_path: Path) -> None:
+    model = simnets.create_model("simnet3_compact", weights="cifar10")
+    noise = torch.rand(128, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    images = (255 * torch.nn.functional.interpolate(noise, (32, 32), mode="bicubic")).clamp(0, 255).byte()
+    options: dict[str, Any] = {"calibration": images, "images": images}
+    spoilt = export_onnx(model, tmp_path / "a.onnx", **options)
+    kept = export_onnx(model, tmp_path / "b.onnx", **options, float_similarities=True)
+    assert kept.agreement > 0.9
+    assert spoilt.agreement < 0.8
+    assert "--float-similarities" in spoilt.lines()[-1]
+    assert "--float-similarities" not in kept.lines()[-1]
+    with pytest.raises(SimNetsError, match="float_similarities is for int8"):
+        export_onnx(model, tmp_path / "c.onnx", float_similarities=True)
+
+
+def test_l1_similarities_stay_float_with_their_pooling() -> None:
+    torch.manual_seed(0)
+    model = simnets.create_model("simnet2_l1", input_shape=(1, 20, 20), whitened=6, templates=8)
+    images = torch.randint(0, 256, (64, 1, 20, 20), dtype=torch.uint8)
+    graph = onnx.load_from_string(quantise(to_onnx(model), images, float_similarities=True))
+    assert _kinds(graph) == ["FLOAT", "int8", "FLOAT", "FLOAT"]
+    producer = {output: node for node in graph.graph.node for output in node.output}
+    (pool,) = (node for node in graph.graph.node if node.op_type == "MaxPool")
+    assert producer[pool.input[0]].op_type != "DequantizeLinear"
+
+
+def _kinds(model: Any) -> list[str]:
+    """What the weights of each convolution are: of every layer whitening, then both terms of an ℓ2 square."""
+    producer = {output: node for node in model.graph.node for output in node.output}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+
+    def kind(weights: str) -> str:
+        return "int8" if weights in producer else onnx.TensorProto.DataType.Name(constants[weights].data_type)
+
+    return [kind(node.input[1]) for node in model.graph.node if node.op_type == "Conv"]
 
 
 def test_weights_have_seven_bits(quantised: Any) -> None:

@@ -30,6 +30,7 @@ from simnets.training.files import write_whole
 
 OPSETS = range(18, 24)
 _BATCH = 250
+_ENOUGH = 0.97  # images whose first class int8 should not change; below that there is a better way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +41,18 @@ class ExportReport(Comparison):
     opset: int
     size: int
     int8: bool
+    float_similarities: bool = False
 
     def lines(self) -> list[str]:
         """What a person wants to know, a line each."""
         kind = "int8" if self.int8 else "float"
         written = f"{self.path}: ONNX {kind}, opset {self.opset}, {self.size / 1000:,.1f} KB"
-        return [written, *self.compared("ONNX Runtime")]
+        lines = [written, *self.compared("ONNX Runtime")]
+        if self.int8 and not self.float_similarities and self.agreement < _ENOUGH:
+            lines.append(
+                "int8 loses much of this network; float_similarities (--float-similarities) keeps it"
+            )
+        return lines
 
 
 def export_onnx(
@@ -56,6 +63,7 @@ def export_onnx(
     opset: int = OPSETS[0],
     images: Tensor | None = None,
     calibration: Tensor | None = None,
+    float_similarities: bool = False,
     test: ImageDataset | None = None,
     overwrite: bool = False,
 ) -> ExportReport:
@@ -70,6 +78,7 @@ def export_onnx(
         opset: version of ONNX's operators.
         images: uint8 images to compare on; digits brought to the network's size if not given.
         calibration: training images (uint8); given, the file is quantised to int8 (`quantise`).
+        float_similarities: with `calibration`, keep all similarities in float: slower, and next to no loss.
         test: labelled images on which the accuracy before and after is measured.
         overwrite: replace a file that exists.
 
@@ -91,14 +100,21 @@ def export_onnx(
     elif images is None:
         images = example_images(model.spec.input_shape)
     check_images("images", images, model.spec.input_shape)
+    if float_similarities and calibration is None:
+        raise SimNetsError("float_similarities is for int8; give calibration images (--int8 with --data)")
     if calibration is not None:
         check_images("calibration images", calibration, model.spec.input_shape)
     content = to_onnx(model, input_shape, opset)
     if calibration is not None:
-        content = quantise(content, calibration)
+        content = quantise(content, calibration, float_similarities=float_similarities)
     comparison = compare(model, images, onnx_scores(content, images), test)
     report = ExportReport(
-        path=target, opset=opset, size=len(content), int8=calibration is not None, **vars(comparison)
+        path=target,
+        opset=opset,
+        size=len(content),
+        int8=calibration is not None,
+        float_similarities=float_similarities,
+        **vars(comparison),
     )
     if not report.int8 and not report.difference <= TOLERANCE * report.scale:
         raise SimNetsError(

@@ -10,6 +10,10 @@ convolution, unless it is the only one: whitening takes small differences betwee
 which 7 bits a weight are too few, and with three channels there is little to gain. So does every square y·y,
 between a layer's 8-bit y and the next convolution's 8-bit y².
 
+With `float_similarities` all similarities stay float, and so does the pooling after them. Where templates lie
+far away, u·(y − z)² is a small difference of large terms with long tails, and 8 bits keep little of it; but
+run-times lose time where int8 and float operators alternate.
+
 Ranges are the 0.05 and 99.95 percentiles of what is seen: similarities have long tails, and with the farthest
 of them in range too few steps are left for the rest. How these were chosen: docs/decisions/0006-inference.md.
 """
@@ -34,26 +38,30 @@ PERCENTILE = 99.95
 # Enough for percentiles of maps with hundreds of locations; all of their values are held in memory.
 MOST_IMAGES = 512
 _BATCH = 64
-_QUANTISED = ("Conv", "Gemm", "MaxPool", "AveragePool", "Add")
+_PRODUCTS = ("Conv", "Gemm")
+_QUANTISED = (*_PRODUCTS, "MaxPool", "AveragePool", "Add")
 
 
-def quantise(content: bytes, calibration: Tensor) -> bytes:
+def quantise(content: bytes, calibration: Tensor, *, float_similarities: bool = False) -> bytes:
     """The graph of `to_onnx` with int8 convolutions.
 
     calibration: uint8 training images; of more than 512, that many are taken at equal distances.
+    float_similarities: keep all similarities in float, not only the last; slower, and next to no loss.
     """
     onnx = require("onnx")
     tools = require("onnxruntime.quantization")
     model = onnx.load_from_string(content)
     shape = tuple(size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim[1:])
     images = _chosen(calibration, shape)
-    excluded = float_nodes(model.graph)
-    products = [node.name for node in model.graph.node if node.op_type in ("Conv", "Gemm")]
+    excluded = exponentiated_nodes(model.graph)
+    if float_similarities:
+        excluded |= similarity_nodes(model.graph)
+    products = [node.name for node in model.graph.node if node.op_type in _PRODUCTS]
     if set(products[1:]) - excluded:
         excluded.add(products[0])
     if set(products) <= excluded:
         raise SimNetsError(
-            "nothing to quantise: this network is one similarity, which stays float; export it without int8"
+            "nothing to quantise: it has nothing but similarities that stay float; export it without int8"
         )
     with tempfile.TemporaryDirectory() as folder, _silent():
         source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
@@ -91,7 +99,7 @@ def _chosen(calibration: Tensor, shape: tuple[int, ...]) -> Tensor:
     return calibration[torch.linspace(0, count - 1, used).round().long()]
 
 
-def float_nodes(graph: Any) -> set[str]:
+def exponentiated_nodes(graph: Any) -> set[str]:
     """The names of the convolutions that are exponentiated, and of everything after them."""
     producer = {output: node for node in graph.node for output in node.output}
     found: set[str] = set()
@@ -103,13 +111,30 @@ def float_nodes(graph: Any) -> set[str]:
             continue
         seen.add(name)
         node = producer[name]
-        if node.op_type in ("Conv", "Gemm"):
+        if node.op_type in _PRODUCTS:
             found.add(node.name)
         else:
             open_ends += node.input
     reached: set[str] = set()
     for node in graph.node:  # which ONNX keeps in an order in which everything is computed before it is used
         if node.name in found or reached & set(node.input):
+            reached |= set(node.output)
+            found.add(node.name)
+    return found
+
+
+def similarity_nodes(graph: Any) -> set[str]:
+    """The names of the products of y and y², of |y − z|, and of all that follows up to the next product."""
+    squares = [node for node in graph.node if node.op_type == "Mul" and node.input[0] == node.input[1]]
+    operands = {name for node in squares for name in (*node.input, *node.output)}
+    found: set[str] = set()
+    reached: set[str] = set()
+    for node in graph.node:
+        if node.op_type in _PRODUCTS:
+            similar = node.input[0] in operands
+        else:
+            similar = node.op_type == "Abs" or bool(reached & set(node.input))
+        if similar:
             reached |= set(node.output)
             found.add(node.name)
     return found
