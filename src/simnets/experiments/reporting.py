@@ -261,7 +261,7 @@ def _log_millions(axes: Axes) -> None:
 
 def _accuracy_against_operations(rows: list[Row]) -> Figure:
     """Figure 2(b) with every network of the project."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(8, 7), layout="constrained")
     axes = figure.subplots()
     shown = [row for row in rows if row.data == "cifar10"]
     for row in shown:
