@@ -50,7 +50,7 @@ def test_two_processes_train_as_one_and_survive_the_loss_of_a_worker(tmp_path, o
     two = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-            *("--max-restarts=3", str(worker), "train", *options, "--out", str(tmp_path / "two")),
+            *("--max-restarts=1", str(worker), "train", *options, "--out", str(tmp_path / "two")),
         ],
         capture_output=True,
         text=True,
