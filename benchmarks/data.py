@@ -45,6 +45,7 @@ def main() -> None:
         "load, flip, shift 4": Augmentation(),
         "load, flip, shift 4 mirrored": Augmentation(padding="reflect"),
         "load, flip, shift 4, cutout 8": Augmentation(cutout=8),
+        "load, flip, shift 4, warp 0.1": Augmentation(padding="reflect", warp=0.1),
     }.items():
         stream = batches(dataset, BATCH, augmentation=augmentation)
         pairs = [(seconds(lambda s=stream: next(s)), seconds(step)) for _ in range(ROUNDS)]

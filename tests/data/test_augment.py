@@ -59,7 +59,8 @@ def test_known_cases() -> None:
     image = torch.tensor([[[[1, 2, 3], [4, 5, 6], [7, 8, 9]]]], dtype=torch.uint8)
 
     def result(flipped: bool, moved: tuple[int, int], centre: tuple[int, int], **options: Any) -> Any:
-        draws = Draws(torch.tensor([flipped]), torch.tensor([moved]), torch.tensor([centre]))
+        still = torch.zeros(1, 2, 2)
+        draws = Draws(torch.tensor([flipped]), torch.tensor([moved]), torch.tensor([centre]), still)
         return Augmentation(**options).apply(image, draws)[0, 0].tolist()
 
     assert result(True, (0, 0), (0, 0)) == [[3, 2, 1], [6, 5, 4], [9, 8, 7]]
@@ -70,10 +71,44 @@ def test_known_cases() -> None:
     assert result(False, (0, 0), (1, 1), cutout=3) == [[0] * 3] * 3
 
 
+def test_a_warp_is_a_linear_map_about_the_centre() -> None:
+    """Cubic interpolation gives back a plane of grey values, so each pixel shows where it came from."""
+    n, side = 40, 21
+    places = torch.arange(side, dtype=torch.float64) - (side - 1) / 2
+    y, x = torch.meshgrid(places, places, indexing="ij")
+    planes = torch.stack([x, y, 0.5 * x - y]) * 8 + 127
+    images = planes.round().to(torch.uint8).expand(n, 3, side, side)
+    augmentation = Augmentation(flip=False, shift=0, warp=0.2)
+    draws = augmentation.draw(n, side, side, torch.Generator().manual_seed(0))
+    result = augmentation.apply(images, draws).double()
+    assert draws.warps.abs().max() <= 0.2
+    inside = (x.abs() < 5) & (y.abs() < 5)  # what lies there comes from inside of the image, too
+    for warped, matrix in zip(result, torch.eye(2) + draws.warps.double(), strict=True):
+        from_x, from_y = matrix[0, 0] * x + matrix[0, 1] * y, matrix[1, 0] * x + matrix[1, 1] * y
+        expected = torch.stack([from_x, from_y, 0.5 * from_x - from_y]) * 8 + 127
+        assert (warped - expected).abs()[:, inside].max() <= 1.1  # twice rounded to whole numbers
+
+
+def test_half_of_the_images_are_warped(rng: np.random.Generator) -> None:
+    images = torch.from_numpy(rng.integers(0, 256, (400, 1, 8, 8), np.uint8))
+    before = images.clone()
+    plain, warping = (Augmentation(warp=warp, padding="reflect") for warp in (0.0, 0.2))
+    some, same = (a.draw(400, 8, 8, torch.Generator().manual_seed(3)) for a in (warping, plain))
+    for name in ("flips", "shifts", "centres"):
+        assert torch.equal(getattr(some, name), getattr(same, name))
+    warped = some.warps.flatten(1).any(1)
+    assert 150 < int(warped.sum()) < 250
+    changed = (warping.apply(images, some) != plain.apply(images, same)).flatten(1).any(1)
+    assert torch.equal(changed, warped)
+    assert torch.equal(images, before)
+    share = slice(1, None, 2)
+    assert torch.equal(warping.apply(images[share], some.part(share)), warping.apply(images, some)[share])
+
+
 def test_any_memory_layout(rng: np.random.Generator) -> None:
     images = torch.from_numpy(rng.integers(0, 256, (5, 3, 8, 8), np.uint8))
     channels_last = images.contiguous(memory_format=torch.channels_last)
-    for options in ({"shift": 4}, {"shift": 0}, {"shift": 2, "padding": "reflect", "cutout": 3}):
+    for options in ({"shift": 4}, {"shift": 0}, {"shift": 2, "padding": "reflect", "cutout": 3, "warp": 0.1}):
         plain, other = (augment(x, torch.Generator(), **options) for x in (images, channels_last))  # type: ignore[arg-type]
         assert torch.equal(plain, other)
 
@@ -116,6 +151,8 @@ def test_bad_arguments() -> None:
         ("shift and cutout must be ≥ 0", {"shift": -1}),
         ("shift and cutout must be ≥ 0", {"cutout": -1}),
         ("padding must be", {"padding": "wrap"}),
+        ("warp must be", {"warp": 0.5}),
+        ("warp must be", {"warp": -0.1}),
         ("shift must be less than the image size", {"shift": 4, "padding": "reflect"}),
     ]:
         with pytest.raises(SimNetsError, match=match):

@@ -71,6 +71,7 @@ def test_cosine_and_constant_rise_straight():
         ("momentum", 1.0),
         ("ema", 1.0),
         ("label_smoothing", -0.1),
+        ("warp", 0.5),
         ("betas", (0.9, 1.0)),
         ("milestones", (0.0,)),
         ("optimizer", "lbfgs"),

@@ -168,8 +168,8 @@ class _Loop:
         self.training = dataclasses.replace(
             training, images=training.images.to(device), labels=training.labels.to(device)
         )
-        changed = recipe.flip or recipe.shift or recipe.cutout
-        options = (recipe.flip, recipe.shift, recipe.cutout, recipe.border)
+        changed = recipe.flip or recipe.shift or recipe.cutout or recipe.warp
+        options = (recipe.flip, recipe.shift, recipe.cutout, recipe.border, recipe.warp)
         self.augmentation = Augmentation(*options) if changed else None
         self.targets = self.training.labels  # of the loss: labels, or probabilities with teachers
         self.places = torch.arange(len(training), device=device)

@@ -83,6 +83,9 @@ class Recipe:
     """Shift images by up to this many pixels."""
     border: Literal["zero", "reflect"] = "reflect"
     """What a shift uncovers: black, or the image mirrored."""
+    warp: float = 0.0
+    """Turn, zoom and shear half of the images: the entries of a matrix differ from the identity's by up to
+    this much."""
     cutout: int = 0
     """Blank a random square of this many pixels a side."""
     noise: float = 0.0
@@ -134,6 +137,7 @@ class Recipe:
         for name in ("momentum", "warmup", "label_smoothing", "ema"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and less than 1")
         _require(0 <= self.teacher_share <= 1, "teacher_share", self.teacher_share, "a number from 0 to 1")
+        _require(0 <= self.warp < 0.5, "warp", self.warp, "at least 0 and less than 0.5")
         for beta in self.betas:
             _require(0 <= beta < 1, "betas", self.betas, "two numbers from 0 up to, not with, 1")
         for milestone in self.milestones:
