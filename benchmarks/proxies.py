@@ -24,6 +24,7 @@ import torch
 import simnets
 from simnets.data import load_dataset, pixel_statistics, split_validation
 from simnets.training.loop import fit
+from simnets.training.memory import keep_memory
 from simnets.training.recipe import Recipe, recipe_for
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "proxies.jsonl"
@@ -74,6 +75,7 @@ def main(arguments: list[str]) -> None:
     if not arguments:
         sys.exit(__doc__)
     torch.set_num_threads(THREADS)
+    keep_memory()
     for text in arguments:
         result = run(text)
         RESULTS.parent.mkdir(exist_ok=True)

@@ -73,6 +73,17 @@ def test_metrics_have_a_line_an_epoch(finished):
     assert 0 <= lines[-1]["validation_accuracy"] <= 1
 
 
+@pytest.mark.parametrize("change", [{"flip": True}, {"shift": 1}, {"cutout": 2}, {"warp": 0.1}])
+def test_every_change_of_the_images_reaches_the_network(change):
+    as_they_are = dataclasses.replace(tiny.RECIPE, epochs=1, flip=False, shift=0, cutout=0, warp=0.0)
+    changed = dataclasses.replace(as_they_are, **change)
+    losses = [
+        fit(tiny.network(), tiny.data(), recipe=recipe).history[0]["loss"]
+        for recipe in (as_they_are, changed)
+    ]
+    assert losses[0] != losses[1]
+
+
 class Links(HTMLParser):
     def __init__(self):
         super().__init__()

@@ -18,6 +18,7 @@ RECIPE = Recipe(
     flip=True,
     shift=1,
     cutout=2,
+    warp=0.1,
     label_smoothing=0.1,
 )
 CLASSES = ("upright", "lying")

@@ -9,7 +9,7 @@ from simnets.training import Recipe, recipe_for
 
 # Variants that are networks to use: in the README's table and, with their weights, in the box. Others are
 # there to be compared.
-FINAL_VARIANTS = ("", "distilled", "normalized")
+FINAL_VARIANTS = ("", "distilled", "normalized", "warped")
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,18 @@
 `simnet2_l1`, ours, is `simnet2` with ℓ1 similarities in its first layer: the same parameters and operations.
 `simnet2_rectified`, ours, is `simnet2` with a learned threshold of each of the first layer's 32 templates,
 below which a patch is not similar at all.
+*warped*: trained with half of the images turned, zoomed and sheared, which leaves less to memorise.
 
 What came out is in results/two-layer.json and, as a table, in results/README.md.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from simnets.experiments.trial import Experiment, Trial
+
+_WARPED: dict[str, Any] = {"variant": "warped", "changes": {"warp": 0.2}}
 
 EXPERIMENT = Experiment(
     name="two-layer",
@@ -30,6 +35,12 @@ EXPERIMENT = Experiment(
         Trial("simnet2_rectified"),
         Trial("simnet2_rectified", "cifar100"),
         Trial("simnet2_rectified", "svhn"),
+        Trial("simnet2_rectified", **_WARPED),
+        Trial("caffe_quick", **_WARPED),
+        Trial("simnet2_rectified", "cifar100", **_WARPED),
+        Trial("caffe_quick", "cifar100", **_WARPED),
+        Trial("simnet2", **_WARPED),
+        Trial("resnet8", **_WARPED),
     ),
     paper={
         ("simnet2", "", "cifar10"): 85.5,
