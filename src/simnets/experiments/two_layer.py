@@ -15,7 +15,7 @@ from typing import Any
 
 from simnets.experiments.trial import Experiment, Trial
 
-_WARPED: dict[str, Any] = {"variant": "warped", "changes": {"warp": 0.2}}
+_WARPED: dict[str, Any] = {"variant": "warped", "changes": {"warp": 0.1}}
 
 EXPERIMENT = Experiment(
     name="two-layer",
