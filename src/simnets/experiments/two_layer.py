@@ -39,8 +39,6 @@ EXPERIMENT = Experiment(
         Trial("caffe_quick", **_WARPED),
         Trial("simnet2_rectified", "cifar100", **_WARPED),
         Trial("caffe_quick", "cifar100", **_WARPED),
-        Trial("simnet2", **_WARPED),
-        Trial("resnet8", **_WARPED),
     ),
     paper={
         ("simnet2", "", "cifar10"): 85.5,

@@ -101,7 +101,7 @@ class _NaturalRows(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, powers, factors = ctx.saved_tensors
         d = y.shape[1]
-        # two products: halves of one are no whole rows, on which addcmul is up to five times slower (d = 10)
+        # two products: halves of one are no whole rows, and addcmul is slow on those where d is small
         by_first, by_square = (grad @ half.contiguous() for half in factors.split(d, 1))
         by_y = torch.addcmul(by_first, y, by_square, value=2)
         by_factors = (grad.T @ powers).to(ctx.parameter_dtype)
