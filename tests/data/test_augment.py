@@ -101,6 +101,11 @@ def test_half_of_the_images_are_warped(rng: np.random.Generator) -> None:
     changed = (warping.apply(images, some) != plain.apply(images, same)).flatten(1).any(1)
     assert torch.equal(changed, warped)
     assert torch.equal(images, before)
+    still = int((~warped).nonzero()[0])
+    for few in (slice(still, still + 1), slice(0)):  # nothing to warp
+        assert torch.equal(
+            warping.apply(images[few], some.part(few)), plain.apply(images[few], same.part(few))
+        )
     share = slice(1, None, 2)
     assert torch.equal(warping.apply(images[share], some.part(share)), warping.apply(images, some)[share])
 

@@ -101,6 +101,8 @@ class Augmentation:
 def _warped(images: Tensor, warps: Tensor) -> Tensor:
     """Each image seen through the linear map 1 + warp (2, 2), about its centre; edges are mirrored."""
     chosen = warps.flatten(1).any(1).nonzero().squeeze(1)
+    if not len(chosen):
+        return images  # affine_grid refuses an empty batch
     matrices = F.pad(warps[chosen] + torch.eye(2, device=warps.device), (0, 1))
     pixels = images[chosen].to(warps.dtype)
     grid = F.affine_grid(matrices, list(pixels.shape), align_corners=False)
