@@ -336,18 +336,26 @@ def _single_layer(rows: list[Row]) -> Figure:
 
 
 def _curves(rows: list[Row]) -> Figure:
-    figure = Figure(figsize=(8, 6.5), layout="constrained")
-    axes = figure.subplots()
-    axes.set_prop_cycle(color=colormaps["tab20"](range(20)))
-    for row in [row for row in rows if row.epochs >= _CURVE] or rows:
-        epochs = range(1, len(row.loss_curve) + 1)
-        style = "-" if row.network.startswith("simnet") else "--"
-        label = f"{row.name}, {row.data}, {row.epochs} epochs"
-        axes.plot(epochs, row.loss_curve, style, label=label, lw=1.2)
-    axes.set_yscale("log")
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("training loss, augmented images")
-    axes.set_title("Learning curves, seed 0")
-    axes.grid(alpha=0.3)
-    figure.legend(fontsize=7, ncols=3, loc="outside lower center")  # not on the curves
+    """The loss of each network, a panel a data set: few enough lines in each to be told apart."""
+    shown = [row for row in rows if row.epochs >= _CURVE] or rows
+    panels = {
+        data: [row for row in shown if row.data == data] for data in dict.fromkeys(r.data for r in shown)
+    }
+    heights = [2 + 0.25 * len(some) for some in panels.values()]  # inches, so that a legend has room
+    figure = Figure(figsize=(9, sum(heights)), layout="constrained")
+    grid = figure.subplots(len(panels), squeeze=False, height_ratios=heights)
+    for axes, (data, some) in zip(grid[:, 0], panels.items(), strict=True):
+        axes.set_prop_cycle(color=colormaps["tab20"](range(20)))
+        for row in some:
+            style = "-" if row.network.startswith("simnet") else "--"
+            axes.plot(range(1, len(row.loss_curve) + 1), row.loss_curve, style, label=row.name, lw=1.2)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylabel("training loss")
+        axes.set_title(f"{data}: training loss on augmented images, seed 0")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))  # not on the curves
+    grid[-1, 0].set_xlabel("epoch")
     return figure
