@@ -32,12 +32,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 if all went well, 2 with one line on stderr for bad input."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(arguments)
+        return _leave(_run(arguments))
     except SimNetsError as error:
         _complain(str(error))
         return 2
     except KeyboardInterrupt as interruption:
         return _interrupted(interruption, arguments)
+
+
+def _leave(code: int) -> int:
+    """Under torchrun, end the process here and now, with this code.
+
+    gloo's threads outlive a process group that a DistributedDataParallel has used. Where the interpreter
+    takes the process down around them it now and then aborts, and a run that was finished counts as failed.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def _run(arguments: list[str]) -> int:
