@@ -10,13 +10,14 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
-from tyro.conf import Positional, Suppress, arg
+from tyro.conf import Positional, Suppress, UseAppendAction, arg
 
 from simnets.errors import SimNetsError
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from simnets.training import Evaluation
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
+# --names a b, --names a --names b, or both
+Names = Annotated[tuple[list[str], ...], UseAppendAction, arg(metavar="NAME ...", help_behavior_hint="")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -493,9 +496,9 @@ def reproduce(
     ],
     epochs: Annotated[int | None, arg(metavar="N")] = None,
     seeds: Annotated[int | None, arg(metavar="N")] = None,
-    datasets: Annotated[list[str] | None, arg(metavar="NAME")] = None,
-    networks: Annotated[list[str] | None, arg(metavar="NAME")] = None,
-    variants: Annotated[list[str] | None, arg(metavar="NAME")] = None,
+    datasets: Names = (),
+    networks: Names = (),
+    variants: Names = (),
     budget_hours: Annotated[float | None, arg(metavar="HOURS")] = None,
     results: Annotated[Path, arg(metavar="DIR")] = Path("results"),
     runs: Annotated[Path, arg(metavar="DIR")] = Path("runs"),
@@ -554,9 +557,9 @@ def reproduce(
                 experiment,
                 epochs=epochs,
                 seeds=seeds,
-                datasets=datasets,
-                networks=networks,
-                variants=variants,
+                datasets=[*chain(*datasets)],
+                networks=[*chain(*networks)],
+                variants=[*chain(*variants)],
                 among=chosen,
             ),
             results=results,
