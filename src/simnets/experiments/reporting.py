@@ -277,34 +277,37 @@ def _accuracy_against_operations(rows: list[Row]) -> Figure:
 
 
 def _label_points(axes: Axes, rows: list[Row]) -> None:
-    """The name of each network beside its point, within the axes and covering no other if there is room."""
+    """The name of each network beside its point, within the axes and covering no other; a thin line leads
+    to a name that has to stand farther away."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # only now is it known where the points are
     points = axes.transData.transform([(row.flops / 1e6, row.accuracy) for row in rows])
     taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in points]
-    sides = [
-        *(((5, 3), "left"), ((-5, 3), "right"), ((5, -9), "left"), ((-5, -9), "right")),
-        *(((0, 7), "center"), ((0, -13), "center"), ((5, -16), "left"), ((5, 10), "left")),
-    ]
-    room = axes.get_window_extent()
+    heights = sorted(range(-90, 91, 9), key=lambda height: (abs(height), -height))
+    places = [((step, height - 3), side) for height in heights for step, side in ((8, "left"), (-8, "right"))]
+    room, to_data = axes.get_window_extent(), axes.transData.inverted()
     # from the top, so that of two points close together the upper one has the upper name
-    for row in sorted(rows, key=lambda row: -row.accuracy):
+    for row, (x, y) in sorted(zip(rows, points, strict=True), key=lambda pair: -pair[0].accuracy):
         name = axes.annotate(
             f"{row.name}, {row.epochs} ep.",
             (row.flops / 1e6, row.accuracy),
-            xytext=sides[0][0],
+            xytext=places[0][0],
             textcoords="offset points",
             fontsize=7,
             color=_colour(row.network),
         )
-        for offset, side in sides:
+        for offset, side in places:
             name.set(position=offset, ha=side)
             box = name.get_window_extent()
             within = room.x0 <= box.x0 and box.x1 <= room.x1
             if within and not any(box.overlaps(other) for other in taken):
                 break
-        taken.append(name.get_window_extent())
+        taken.append(box)
+        if not box.y0 <= y <= box.y1:
+            end = (box.x0 if side == "left" else box.x1, (box.y0 + box.y1) / 2)
+            line = to_data.transform([(x, y), end])
+            axes.plot(*line.T, color=_colour(row.network), linewidth=0.5, alpha=0.7, zorder=1)
 
 
 def _single_layer(rows: list[Row]) -> Figure:
