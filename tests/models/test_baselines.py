@@ -7,14 +7,27 @@ from torch.nn import functional as F
 
 import simnets
 from simnets.deploy import optimize
+from simnets.errors import SimNetsError
 from simnets.models.caffe_quick import CAFFE_STDS
 from simnets.models.normalizable_conv import NormalizableConv2d
+from simnets.models.spec import Spec
 
 
 def test_caffe_quick_for_100_classes() -> None:
     """Table 1: 151.4 K."""
     model = simnets.create_model("caffe_quick", 100)
     assert sum(p.numel() for p in model.parameters()) == 151_428
+
+
+def test_caffe_quick_of_another_width() -> None:
+    model = simnets.create_model("caffe_quick", channels=(26, 26, 52, 52))
+    assert model(torch.rand(2, 3, 32, 32)).shape == (2, 10)
+    assert Spec.from_json(model.spec.to_json()) == model.spec
+    # files that were written before there was a choice
+    assert "channels" not in simnets.create_model("caffe_quick").spec.to_json()
+    for channels in ((32, 32, 64), (32, 0, 64, 64)):
+        with pytest.raises(SimNetsError, match=r"channels is .* expected four positive numbers"):
+            simnets.create_model("caffe_quick", channels=channels)
 
 
 def test_caffe_starting_values() -> None:

@@ -5,6 +5,7 @@
 `simnet2_rectified`, ours, is `simnet2` with a learned threshold of each of the first layer's 32 templates,
 below which a patch is not similar at all.
 *warped*: trained with half of the images turned, zoomed and sheared, which leaves less to memorise.
+*equal-operations*, *equal-parameters*: the ConvNet with as many operations, or parameters, as the SimNet.
 
 What came out is in results/two-layer.json and, as a table, in results/README.md.
 """
@@ -16,6 +17,11 @@ from typing import Any
 from simnets.experiments.trial import Experiment, Trial
 
 _WARPED: dict[str, Any] = {"variant": "warped", "changes": {"warp": 0.1}}
+
+
+def _narrow(variant: str, *channels: int) -> Trial:
+    return Trial("caffe_quick", **_WARPED | {"variant": variant}, options={"channels": list(channels)})
+
 
 EXPERIMENT = Experiment(
     name="two-layer",
@@ -39,6 +45,8 @@ EXPERIMENT = Experiment(
         Trial("caffe_quick", **_WARPED),
         Trial("simnet2_rectified", "cifar100", **_WARPED),
         Trial("caffe_quick", "cifar100", **_WARPED),
+        _narrow("equal-operations", 26, 26, 52, 52),
+        _narrow("equal-parameters", 21, 21, 42, 42),
     ),
     paper={
         ("simnet2", "", "cifar10"): 85.5,

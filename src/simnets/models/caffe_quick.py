@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
+from simnets.errors import SimNetsError
 from simnets.models.base import ImageClassifier
 from simnets.models.initial import he_normal
-from simnets.models.spec import Spec, Stage, pooled
+from simnets.models.spec import ADDED, Spec, Stage, pooled
 
 CAFFE_STDS = (1e-4, 0.01, 0.01, 0.1, 0.1)
 
@@ -19,22 +20,30 @@ class CaffeQuickSpec(Spec):
     """Caffe's `cifar10_quick`: 145,578 parameters for 10 classes of 32×32 colour images.
 
     init "he" (default) starts every layer with He's normal values, which trains faster with a modern
-    recipe; "caffe" starts with the Gaussians of Caffe's own file, which the paper used.
+    recipe; "caffe" starts with the Gaussians of Caffe's own file, which the paper used. channels are those of
+    the three convolutions and of the first dense layer; other numbers compare it at another cost.
     """
 
     family: ClassVar[str] = "caffe_quick"
 
     init: Literal["he", "caffe"] = "he"
+    channels: tuple[int, ...] = field(default=(32, 32, 64, 64), metadata=ADDED)
+
+    def __post_init__(self) -> None:
+        if len(self.channels) != 4 or min(self.channels) < 1:
+            raise SimNetsError(f"channels is {self.channels}, expected four positive numbers")
+        super().__post_init__()
 
     def _stages(self, input_shape: tuple[int, ...]) -> list[Stage]:
         size = (input_shape[1], input_shape[2])
         stages = []
-        for number, (channels, pool) in enumerate(((32, "max"), (32, "average"), (64, "average")), 1):
+        pools = ("max", "average", "average")
+        for number, (channels, pool) in enumerate(zip(self.channels, pools, strict=False), 1):
             name = f"conv{number}"
             stages.append(Stage(name, "convolution 5×5 padded, ReLU", (channels, *size), "filters, biases"))
             size = pooled(size, 3, 2, ceil=True)
             stages.append(Stage(f"pool{number}", f"{pool} 3×3/2", (channels, *size)))
-        stages.append(Stage("dense1", "dense, ReLU", (64,), "weights, biases"))
+        stages.append(Stage("dense1", "dense, ReLU", self.channels[3:], "weights, biases"))
         stages.append(Stage("dense2", "dense", (self.num_classes,), "weights, biases"))
         return stages
 
@@ -59,19 +68,20 @@ class CaffeQuick(ImageClassifier):
 
     def __init__(self, spec: CaffeQuickSpec) -> None:
         super().__init__(spec)
-        channels, height, width = spec.stages()[-3].output
-        self.conv1 = nn.Conv2d(spec.input_shape[0], 32, 5, padding=2)
+        _, height, width = spec.stages()[-3].output
+        first, second, third, hidden = spec.channels
+        self.conv1 = nn.Conv2d(spec.input_shape[0], first, 5, padding=2)
         self.pool1 = nn.MaxPool2d(3, 2, ceil_mode=True)
         self.relu1 = nn.ReLU()
-        self.conv2 = nn.Conv2d(32, 32, 5, padding=2)
+        self.conv2 = nn.Conv2d(first, second, 5, padding=2)
         self.relu2 = nn.ReLU()
         self.pool2 = nn.AvgPool2d(3, 2, ceil_mode=True)
-        self.conv3 = nn.Conv2d(32, 64, 5, padding=2)
+        self.conv3 = nn.Conv2d(second, third, 5, padding=2)
         self.relu3 = nn.ReLU()
         self.pool3 = nn.AvgPool2d(3, 2, ceil_mode=True)
-        self.dense1 = nn.Linear(channels * height * width, 64)
+        self.dense1 = nn.Linear(third * height * width, hidden)
         self.relu4 = nn.ReLU()
-        self.dense2 = nn.Linear(64, spec.num_classes)
+        self.dense2 = nn.Linear(hidden, spec.num_classes)
         layers: list[nn.Conv2d | nn.Linear]
         layers = [self.conv1, self.conv2, self.conv3, self.dense1, self.dense2]
         for layer, std in zip(layers, CAFFE_STDS, strict=True):
