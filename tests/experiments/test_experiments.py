@@ -157,6 +157,10 @@ def test_a_distilled_network_ships_beside_the_plain_one(finished: Path, tmp_path
     assert 'create_model("simnet_mlpconv", weights="digits-distilled")' in card
     rows = reporting.rows_of(DIGITS, tmp_path)
     assert [row.name for row in reporting.longest(rows)] == ["simnet_mlpconv", "simnet_mlpconv, distilled"]
+    # what is there to be compared is beside them only where it is asked for
+    rows.append(replace(rows[0], variant="equal-operations"))
+    assert len(reporting.longest(rows)) == 2
+    assert len(reporting.longest(rows, ["equal-operations"])) == 3
 
 
 def test_other_weights_than_were_measured_are_refused(finished: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from matplotlib.transforms import Bbox
 from simnets.errors import SimNetsError
 from simnets.experiments.plan import EXPERIMENTS
 from simnets.experiments.results import Record, read_results
-from simnets.experiments.trial import FINAL_VARIANTS, Experiment
+from simnets.experiments.trial import COST_VARIANTS, FINAL_VARIANTS, Experiment
 from simnets.training.files import write_whole
 
 _BEGIN, _END = "<!-- results: begin, made by `simnets reproduce report` -->", "<!-- results: end -->"
@@ -124,8 +124,10 @@ def report(folder: Path = Path("results"), readme: Path | None = None) -> list[P
     finished = [row for some in rows.values() for row in some]
     if not finished:
         raise SimNetsError(f"{folder} has no results; run `simnets reproduce two-layer` first")
-    best = longest(finished)
-    figures = {"accuracy_flops.png": _accuracy_against_operations(best), "curves.png": _curves(best)}
+    figures = {
+        "accuracy_flops.png": _accuracy_against_operations(longest(finished, COST_VARIANTS)),
+        "curves.png": _curves(longest(finished)),
+    }
     if rows["single-layer"]:
         figures["single_layer.png"] = _single_layer(rows["single-layer"])
     written = []
@@ -205,12 +207,12 @@ def _comparisons(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def longest(rows: list[Row]) -> list[Row]:
-    """Every network and final variant, on every data set, with its longest schedule."""
+def longest(rows: list[Row], beside: Sequence[str] = ()) -> list[Row]:
+    """Every network and final variant, and those `beside`, on every data set, with its longest schedule."""
     found: dict[tuple[str, str, str], Row] = {}
     for row in rows:
         key = (row.data, row.network, row.variant)
-        if row.variant in FINAL_VARIANTS and (key not in found or row.epochs > found[key].epochs):
+        if row.variant in (*FINAL_VARIANTS, *beside) and (key not in found or row.epochs > found[key].epochs):
             found[key] = row
     return list(found.values())
 
