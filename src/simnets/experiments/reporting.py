@@ -279,8 +279,8 @@ def _accuracy_against_operations(rows: list[Row]) -> Figure:
 
 
 def _label_points(axes: Axes, rows: list[Row]) -> None:
-    """The name of each network beside its point, within the axes and covering no other; a thin line leads
-    to a name that has to stand farther away."""
+    """The name of each network beside its point, within the axes and covering no other if there is room;
+    a thin line leads to a name that has to stand farther away."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # only now is it known where the points are
