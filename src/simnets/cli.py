@@ -490,6 +490,13 @@ def benchmark(
             write_whole(out / "benchmark.png", report.plot())
 
 
+def _together(option: str, given: Sequence[list[str]]) -> list[str]:
+    """The values of an option that may be given several times; with no value it would mean everything."""
+    if [] in given:
+        raise SimNetsError(f"{option} names nothing; give at least one name, or leave it out for all")
+    return [*chain(*given)]
+
+
 def reproduce(
     what: Positional[
         Literal["two-layer", "compact", "plus", "ablation", "single-layer", "three-layer", "all", "report"]
@@ -557,9 +564,9 @@ def reproduce(
                 experiment,
                 epochs=epochs,
                 seeds=seeds,
-                datasets=[*chain(*datasets)],
-                networks=[*chain(*networks)],
-                variants=[*chain(*variants)],
+                datasets=_together("--datasets", datasets),
+                networks=_together("--networks", networks),
+                variants=_together("--variants", variants),
                 among=chosen,
             ),
             results=results,

@@ -222,6 +222,7 @@ def test_all_leaves_out_experiments_without_what_is_asked_for(
     for what, expected in (
         (["all", "--datasets", "mnist"], "mnist is not in any experiment; they have cifar10, digits, svhn"),
         (["all", "--networks", "lenet"], "lenet is not in any experiment; they have nin_compact, simnet_m"),
+        (["all", "--networks"], "--networks names nothing; give at least one name, or leave it out"),
         (["two-layer", "--datasets", "svhn"], "svhn is not in experiment two-layer; it has digits"),
     ):
         capsys.readouterr()

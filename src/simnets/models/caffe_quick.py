@@ -38,7 +38,7 @@ class CaffeQuickSpec(Spec):
         size = (input_shape[1], input_shape[2])
         stages = []
         pools = ("max", "average", "average")
-        for number, (channels, pool) in enumerate(zip(self.channels, pools, strict=False), 1):
+        for number, (channels, pool) in enumerate(zip(self.channels[:3], pools, strict=True), 1):
             name = f"conv{number}"
             stages.append(Stage(name, "convolution 5×5 padded, ReLU", (channels, *size), "filters, biases"))
             size = pooled(size, 3, 2, ceil=True)
