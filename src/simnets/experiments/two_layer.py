@@ -41,6 +41,7 @@ EXPERIMENT = Experiment(
         Trial("simnet2_rectified"),
         Trial("simnet2_rectified", "cifar100"),
         Trial("simnet2_rectified", "svhn"),
+        Trial("simnet2", **_WARPED),
         Trial("simnet2_rectified", **_WARPED),
         Trial("caffe_quick", **_WARPED),
         Trial("simnet2_rectified", "cifar100", **_WARPED),
