@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from simnets.cli import COMMANDS, main
-from simnets.models import create_model, load, save
+from simnets.models import create_model, load, save, shipped_accuracies
+from simnets.models.registry import WEIGHTS
 from simnets.training import RECIPES, report
 
 
@@ -130,6 +131,7 @@ def test_models_and_inspect(capsys, folder, tmp_path):
     assert code == 0
     assert "simnet2" in text
     assert "145,578" in text
+    assert f"simnet2-cifar10 {shipped_accuracies()['simnet2-cifar10']:.2%}" in " ".join(text.split())
     code, text, _ = run(capsys, "inspect", "simnet3_compact", "--out", tmp_path / "drawn")
     assert code == 0
     assert "classify" in text
@@ -146,6 +148,32 @@ def test_models_and_inspect(capsys, folder, tmp_path):
     model.fold()
     save(model, tmp_path / "folded.safetensors")
     assert "β=0.25" in run(capsys, "inspect", tmp_path / "folded.safetensors")[1]
+
+
+def test_weights_in_the_box_go_by_their_names(capsys, tmp_path, monkeypatch):
+    Image.new("RGB", (40, 30), "navy").save(tmp_path / "sea.png")
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8), np.arange(20) % 10
+    names = np.array(load(WEIGHTS / "simnet3_compact-cifar10.safetensors").classes)
+    np.savez(tmp_path / "data.npz", images=images, labels=labels, classes=names)
+    code, text, _ = run(capsys, "predict", "simnet3_compact-cifar10", tmp_path / "sea.png")
+    assert code == 0
+    assert sum(name in text for name in names) == 5
+    code, text, _ = run(capsys, "evaluate", "simnet3_compact-cifar10", "--data", tmp_path / "data.npz")
+    assert code == 0
+    assert "on 4 images" in text  # a fifth is the test part
+    assert run(capsys, "inspect", "simnet3_compact-cifar10")[0] == 0
+    monkeypatch.chdir(tmp_path)  # what is not said to go elsewhere goes here, and not into the package
+    assert run(capsys, "export", "simnet3_compact-cifar10", "--to", "c")[0] == 0
+    assert (tmp_path / "simnet3_compact-cifar10.c").is_file()
+    monkeypatch.setattr(report, "files", lambda *args: {})
+    command = ["train", "--model", "simnet3_compact-cifar10", "--data", "data.npz", "--out", "run"]
+    code, text, _ = run(capsys, *command, "--epochs", 1)
+    assert code == 0
+    assert "pre-trained" not in text
+    code, _, err = run(capsys, "evaluate", "simnet3_compact", "--data", "digits")
+    assert code == 2
+    assert "a network without weights; in the box it has simnet3_compact-cifar10" in err
 
 
 def test_export_and_benchmark(capsys, folder, tmp_path):

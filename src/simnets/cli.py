@@ -219,7 +219,7 @@ def _given(arguments: list[str], option: str, default: str) -> str:
 
 
 def evaluate(
-    file: Positional[Path],
+    file: Positional[str],
     data: str,
     split: Literal["test", "train"] = "test",
     device: Device = "auto",
@@ -230,17 +230,17 @@ def evaluate(
     Example: simnets evaluate runs/digits/model.safetensors --data digits
 
     Args:
-        file: Weights, as `simnets train` leaves them.
+        file: Weights, as `simnets train` leaves them, or the name of some from `simnets models`.
         data: Data set, as for `simnets train`.
         split: Which of its images.
         device: Where to compute.
         json: Print JSON.
     """
-    from simnets.models import load
+    from simnets.models import load, weights_file
     from simnets.training import choose_device
     from simnets.training import evaluate as run_evaluation
 
-    model = load(file).to(choose_device(device))
+    model = load(weights_file(file, "file")).to(choose_device(device))
     found = run_evaluation(model, _load_for(model, data, split))
     if json:
         _print_json(found.as_dict())
@@ -249,7 +249,7 @@ def evaluate(
 
 
 def predict(
-    file: Positional[Path],
+    file: Positional[str],
     images: Positional[tuple[Path, ...]],
     top: int = 5,
     json: bool = False,
@@ -259,17 +259,17 @@ def predict(
     Example: simnets predict runs/mine/model.safetensors cat.jpg dog.png --top 3
 
     Args:
-        file: Weights, as `simnets train` leaves them.
+        file: Weights, as `simnets train` leaves them, or the name of some from `simnets models`.
         images: PNG, JPEG, … of any size.
         top: How many classes to name.
         json: Print JSON.
     """
-    from simnets.models import load
+    from simnets.models import load, weights_file
     from simnets.training import predict as run_prediction
 
     if not images:
         raise SimNetsError("images is empty; give at least one picture file")
-    found = run_prediction(load(file), images, top)
+    found = run_prediction(load(weights_file(file, "file")), images, top)
     if json:
         _print_json(
             [{"image": str(p.path), "top": [{"class": c, "probability": v} for c, v in p.top]} for p in found]
@@ -281,11 +281,12 @@ def predict(
 
 
 def models() -> None:
-    """The networks by name, with parameters and cost.
+    """The networks by name, with parameters and cost, and the trained weights in the box.
 
     Example: simnets models
     """
     from simnets.flops import models_overview
+    from simnets.models import shipped_accuracies
 
     table = Table(box=None, pad_edge=False)
     for column in ("name", "network"):
@@ -294,7 +295,12 @@ def models() -> None:
         table.add_column(column, justify="right")
     for line in models_overview():
         table.add_row(line.name, line.summary, f"{line.params:,}", f"{line.flops / 1e6:.2f}")
-    _console().print(table)
+    weights = Table("trained weights", "test accuracy", box=None, pad_edge=False)
+    weights.columns[1].justify = "right"
+    for name, accuracy in shipped_accuracies().items():
+        weights.add_row(name, f"{accuracy:.2%}")
+    console = _console()
+    console.print(table, "", weights, sep="\n")
 
 
 def inspect(model: Positional[str], out: Path | None = None) -> None:
@@ -366,7 +372,7 @@ def pretrain(
 
 
 def export(
-    file: Positional[Path],
+    file: Positional[str],
     to: Literal["onnx", "c", "web"] = "onnx",
     out: Annotated[Path | None, arg(metavar="PATH")] = None,
     data: Annotated[str | None, arg(metavar="NAME")] = None,
@@ -386,9 +392,10 @@ def export(
     Example: simnets export runs/cifar10/model.safetensors --to web --out page --data cifar10
 
     Args:
-        file: Weights, as `simnets train` leaves them.
+        file: Weights, as `simnets train` leaves them, or the name of some from `simnets models`.
         to: Format.
-        out: The file (for web: the folder) to write; beside the weights if not given.
+        out: The file (for web: the folder) to write; if not given, beside the weights file, or here for
+            weights in the box.
         data: Data set whose test images compare accuracy and are the page's examples, and whose training
             images calibrate int8.
         int8: Quantise the weights (C), and the convolutions (ONNX, which needs --data).
@@ -398,7 +405,7 @@ def export(
         overwrite: Replace what exists.
     """
     from simnets.deploy import export_c, export_onnx, export_web
-    from simnets.models import load
+    from simnets.models import list_weights, load, weights_file
 
     if to == "onnx" and int8 and data is None:
         raise SimNetsError("int8 needs training images for its calibration; give --data")
@@ -408,22 +415,23 @@ def export(
         raise SimNetsError("opset is for --to onnx; leave it out")
     if float_similarities and not (to == "onnx" and int8):
         raise SimNetsError("float-similarities is for --to onnx with --int8; leave it out")
-    model = load(file)
+    model = load(weights_file(file, "file"))
+    beside = Path(f"{file}.safetensors" if file in list_weights() else file)  # not into the package
     test = _load_for(model, data, "test") if data else None
     images = test.images if test else None
     report: Any
     if to == "web":
         report = export_web(
-            model, out or file.with_name(f"{file.stem}-page"), examples=test, overwrite=overwrite
+            model, out or beside.with_name(f"{beside.stem}-page"), examples=test, overwrite=overwrite
         )
     elif to == "c":
         report = export_c(
-            model, out or file.with_suffix(".c"), int8=int8, images=images, test=test, overwrite=overwrite
+            model, out or beside.with_suffix(".c"), int8=int8, images=images, test=test, overwrite=overwrite
         )
     else:
         report = export_onnx(
             model,
-            out or file.with_suffix(".onnx"),
+            out or beside.with_suffix(".onnx"),
             opset=opset,
             images=images,
             calibration=_load_for(model, data, "train").images if data and int8 else None,
@@ -659,13 +667,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 
 
 def _named_or_loaded(model: str) -> "ImageClassifier":
-    from simnets.models import create_model, list_models, load
+    from simnets.models import create_model, list_models, load, weights_file
 
-    if model in list_models():
-        return create_model(model)
-    if model.endswith(".safetensors") or Path(model).exists():
-        return load(model)
-    raise SimNetsError(f"model is {model!r}, neither a name from `simnets models` nor a weights file")
+    return create_model(model) if model in list_models() else load(weights_file(model, "model"))
 
 
 def _load_for(model: "ImageClassifier", data: str, split: str) -> "ImageDataset":

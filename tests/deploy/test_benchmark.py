@@ -131,12 +131,18 @@ def test_the_number_of_threads_is_put_back(files: list[str]) -> None:
     assert torch.get_num_threads() == before
 
 
+def test_accuracy_of_weights_in_the_box_is_known() -> None:
+    name = "simnet3_compact-cifar10"
+    found = benchmark([name], engines=("eager",), batches=(1,), threads=(1,), rounds=1, turn=0.0)
+    assert [one.accuracy for one in found.networks] == [simnets.models.shipped_accuracies()[name]]
+
+
 def test_bad_input(files: list[str], tmp_path: Path) -> None:
     quick = {"rounds": 1, "turn": 0.0, "threads": (1,)}
     for names, options, message in (
         ([], {}, "networks is empty"),
         ([files[0], files[0]], {}, "networks names something twice"),
-        (["simnet9"], {}, "network is 'simnet9', neither a name from `simnets models`"),
+        (["simnet9"], {}, "network is 'simnet9', neither a file nor a name from `simnets models`"),
         (files, {"engines": ("tpu",)}, "engine is 'tpu', expected one of eager, optimized"),
         (files, {"batches": (0,)}, "batches: 0 is too small"),
         (files, {"rounds": 0}, "rounds: 0 is too small"),

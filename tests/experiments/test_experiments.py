@@ -137,6 +137,8 @@ def test_weights_are_shipped_with_a_card(finished: Path, tmp_path: Path) -> None
     assert f"{100 * record['test']['accuracy']:.2f} %" in (weights / "simnet_mlpconv-digits.md").read_text()
     source = finished / "runs" / record["name"] / "model.safetensors"
     assert (weights / "simnet_mlpconv-digits.safetensors").read_bytes() == source.read_bytes()
+    listed = json.loads((weights / "accuracies.json").read_text())
+    assert listed == {"simnet_mlpconv-digits": record["test"]["accuracy"]}
     # the run folder may be gone once the weights are in the package
     shipping.ship(finished / "results", tmp_path / "nowhere", weights)
 
@@ -269,8 +271,10 @@ def test_results_page_agrees_with_the_results() -> None:
 
 def test_weights_in_the_box_are_those_that_were_measured() -> None:
     records = {shipping.weights_name(r): r for r in shipping.final_records(PROJECT / "results")}
+    assert simnets.models.list_weights() == list(simnets.models.shipped_accuracies())
     for file in WEIGHTS.glob("*.safetensors"):
         record = records[file.stem]
+        assert simnets.models.shipped_accuracies()[file.stem] == record["test"]["accuracy"]
         assert shipping._digest(file) == record["weights_sha256"]
         assert file.with_suffix(".md").read_text() == shipping.card(record)
         named = file.stem.removeprefix(f"{record['network']}-")

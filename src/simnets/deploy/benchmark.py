@@ -24,8 +24,7 @@ from simnets.deploy.engines import ENGINES, Contestant, Run
 from simnets.deploy.onnx_export import example_images
 from simnets.errors import SimNetsError
 from simnets.flops import count_cost
-from simnets.models import create_model, list_models, list_weights, load
-from simnets.models.registry import WEIGHTS
+from simnets.models import create_model, list_models, load, shipped_accuracies, weights_file
 from simnets.training.evaluate import evaluate
 
 LATENCY_BATCH = 1
@@ -252,39 +251,26 @@ def _check(
 def _network(name: str | Path) -> Any:
     if str(name) in list_models():
         return create_model(str(name))
-    return load(_file(name))
-
-
-def _file(name: str | Path) -> Path:
-    if str(name) in list_weights():
-        return WEIGHTS / f"{name}.safetensors"
-    if Path(name).is_file():
-        return Path(name)
-    raise SimNetsError(
-        f"network is {str(name)!r}, neither a name from `simnets models`, nor weights in the box, nor a file"
-    )
+    return load(weights_file(name, "network"))
 
 
 def _describe(name: str | Path, contestant: Contestant, test: ImageDataset | None) -> Network:
     cost = count_cost(contestant.model)
     accuracy = None
     if str(name) not in list_models():  # starting values have no accuracy worth a word
-        if test is not None:
-            accuracy = evaluate(contestant.model, test).accuracy
-        else:
-            accuracy = _known_accuracy(_file(name))
+        accuracy = _known_accuracy(name) if test is None else evaluate(contestant.model, test).accuracy
     return Network(contestant.name, cost.params, cost.flops, accuracy)
 
 
-def _known_accuracy(file: Path) -> float | None:
-    """From the card beside weights (simnet2-cifar10.json) or the result of the run that made them."""
-    for path in (file.with_suffix(".json"), file.with_name("result.json")):
-        try:
-            found = json.loads(path.read_text())
-            return float(found["test"]["accuracy"] if "test" in found else found["accuracy"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return None
+def _known_accuracy(name: str | Path) -> float | None:
+    """Of weights in the box, or from the result of the run that made them."""
+    if (accuracy := shipped_accuracies().get(str(name))) is not None:
+        return accuracy
+    try:
+        found = json.loads(Path(name).with_name("result.json").read_text())
+        return float(found["test"]["accuracy"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _batch(shape: tuple[int, ...], size: int) -> Tensor:

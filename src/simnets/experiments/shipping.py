@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 from simnets.errors import SimNetsError
 from simnets.experiments.plan import EXPERIMENTS
 from simnets.experiments.results import Record, read_results
 from simnets.experiments.trial import FINAL_VARIANTS
-from simnets.models.registry import WEIGHTS
+from simnets.models.registry import ACCURACIES, WEIGHTS
 from simnets.training.display import span
 from simnets.training.files import write_whole
 
@@ -38,8 +39,8 @@ def weights_name(record: Record) -> str:
 
 
 def ship(results: Path, runs: Path, weights: Path = WEIGHTS) -> list[str]:
-    """Copy the weights of the final runs, and write their cards; the names of what was written."""
-    written = []
+    """Copy the weights of the final runs; write a card for each, and a list. Returns their names."""
+    written: dict[str, float] = {}
     weights.mkdir(exist_ok=True)
     for record in final_records(results):
         if record["weights_bytes"] > LARGEST:
@@ -53,8 +54,9 @@ def ship(results: Path, runs: Path, weights: Path = WEIGHTS) -> list[str]:
                 raise SimNetsError(f"{source} is not the network that {name} in {results} was measured with")
             write_whole(target, source.read_bytes())
         write_whole(weights / f"{name}.md", card(record))
-        written.append(name)
-    return written
+        written[name] = record["test"]["accuracy"]
+    write_whole(weights / ACCURACIES, json.dumps(dict(sorted(written.items())), indent=1) + "\n")
+    return list(written)
 
 
 def _digest(path: Path) -> str:
@@ -81,7 +83,7 @@ def card(record: Record) -> str:
 | recipe | `fast` with: {recipe} |
 
 Use: `simnets.create_model("{network}", weights="{given}")`, and to check the accuracy above:
-`simnets evaluate src/simnets/weights/{name}.safetensors --data {data}`.
+`simnets evaluate {name} --data {data}`.
 
 Limits: trained on {data} and nothing else; it gives a class of that data set to any image. The seed was fixed
 beforehand, and the test images were used once, for the figure above.

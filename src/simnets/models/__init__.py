@@ -14,7 +14,14 @@ from simnets.models.deep_simnet import (
 )
 from simnets.models.files import load, save
 from simnets.models.nin import NiN, NiNSpec
-from simnets.models.registry import create_model, list_models, list_weights, model_spec
+from simnets.models.registry import (
+    create_model,
+    list_models,
+    list_weights,
+    model_spec,
+    shipped_accuracies,
+    weights_file,
+)
 from simnets.models.resnet8 import ResNet8, ResNet8Spec
 from simnets.models.simnet import SimNet
 from simnets.models.simnet_mlp import SimNetMLP, SimNetMLPSpec
@@ -48,4 +55,6 @@ __all__ = [
     "load",
     "model_spec",
     "save",
+    "shipped_accuracies",
+    "weights_file",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -23,6 +24,7 @@ from simnets.models.simnet_mlp import SimNetMLPSpec
 from simnets.models.spec import Spec
 
 WEIGHTS = Path(__file__).resolve().parent.parent / "weights"
+ACCURACIES = "accuracies.json"  # written with the weights, read by whoever lists them
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,26 @@ def list_models(pattern: str = "*") -> list[str]:
 def list_weights() -> list[str]:
     """The trained weights in the box, as "network-dataset"."""
     return sorted(path.stem for path in WEIGHTS.glob("*.safetensors"))
+
+
+def weights_file(name: str | os.PathLike[str], argument: str = "weights") -> Path:
+    """The file of trained weights: the name of some in the box, such as "simnet2-cifar10", or a path."""
+    if str(name) in list_weights():
+        return WEIGHTS / f"{name}.safetensors"
+    if Path(name).is_file():
+        return Path(name)
+    if str(name) in ENTRIES:
+        have = ", ".join(known for known in list_weights() if known.startswith(f"{name}-")) or "none"
+        raise SimNetsError(
+            f"{argument} is {str(name)!r}, a network without weights; in the box it has {have}"
+        )
+    raise SimNetsError(f"{argument} is {str(name)!r}, neither a file nor a name from `simnets models`")
+
+
+def shipped_accuracies() -> dict[str, float]:
+    """The weights in the box by name, each with its accuracy on the test images of its data set."""
+    found: dict[str, float] = json.loads((WEIGHTS / ACCURACIES).read_text())
+    return found
 
 
 def model_spec(name: str, num_classes: int = 10, **overrides: Any) -> Spec:

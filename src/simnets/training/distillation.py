@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from simnets.data import ImageDataset
 from simnets.errors import SimNetsError
 from simnets.models import ImageClassifier, load
-from simnets.models.registry import WEIGHTS, list_weights
+from simnets.models.registry import weights_file
 from simnets.training.display import span
 from simnets.training.evaluate import require_same_classes, scores_of
 from simnets.training.recipe import Recipe
@@ -27,13 +26,7 @@ def load_teachers(recipe: Recipe, dataset: ImageDataset) -> dict[str, ImageClass
     """The networks that the recipe names, by the checksum of their weights; they must know the classes."""
     found: dict[str, ImageClassifier] = {}
     for name in recipe.teachers:
-        shipped = WEIGHTS / f"{name}.safetensors"
-        path = shipped if shipped.is_file() else Path(name)
-        if not path.is_file():
-            raise SimNetsError(
-                f"teachers has {name!r}: no such weights in the box, and not a file; "
-                f"in the box: {', '.join(list_weights())}"
-            )
+        path = weights_file(name, "one of teachers")
         teacher = load(path)
         try:
             require_same_classes(teacher, dataset)

@@ -19,7 +19,7 @@ import simnets
 from simnets.data import ImageDataset, load_dataset, pixel_statistics, split_validation
 from simnets.errors import SimNetsError
 from simnets.flops import count_cost
-from simnets.models import ImageClassifier, create_model, load, save
+from simnets.models import ImageClassifier, create_model, list_weights, load, save, weights_file
 from simnets.training import report
 from simnets.training.board import board
 from simnets.training.display import Display
@@ -153,8 +153,10 @@ def train(
 
 
 def is_weights_file(model: object) -> bool:
-    """Whether `model` is the path of a weights file, and not a name or a network."""
-    return isinstance(model, Path) or (isinstance(model, str) and model.endswith(".safetensors"))
+    """Whether `model` is a weights file, in the box or elsewhere, and not a network or its name."""
+    if isinstance(model, str):
+        return model.endswith(".safetensors") or model in list_weights()
+    return isinstance(model, Path)
 
 
 def _load(
@@ -192,7 +194,7 @@ def _network(
         raise SimNetsError(
             f"options {', '.join(options)}: a network that exists keeps its specification; give its name"
         )
-    network = model if isinstance(model, ImageClassifier) else load(model)
+    network = model if isinstance(model, ImageClassifier) else load(weights_file(model, "model"))
     require_same_classes(network, training)
     digest = hashlib.sha256()
     for name, value in sorted(network.state_dict().items()):
