@@ -9,7 +9,7 @@ from simnets.training import Recipe, recipe_for
 
 # Variants that are networks to use: in the README's table and, with their weights, in the box. Others are
 # there to be compared.
-FINAL_VARIANTS = ("", "distilled", "normalized", "warped")
+FINAL_VARIANTS = ("", "distilled", "normalized", "warped", "strongly-warped")
 # Of the others, those whose cost is what they are about: beside the final ones in the figure of operations.
 COST_VARIANTS = ("equal-operations", "equal-parameters")
 

@@ -4,7 +4,8 @@
 `simnet2_l1`, ours, is `simnet2` with ℓ1 similarities in its first layer: the same parameters and operations.
 `simnet2_rectified`, ours, is `simnet2` with a learned threshold of each of the first layer's 32 templates,
 below which a patch is not similar at all.
-*warped*: trained with half of the images turned, zoomed and sheared, which leaves less to memorise.
+*warped*: trained with half of the images turned, zoomed and sheared, which leaves less to memorise;
+*strongly-warped*: twice as far.
 *equal-operations*, *equal-parameters*: the ConvNet with as many operations, or parameters, as the SimNet.
 
 What came out is in results/two-layer.json and, as a table, in results/README.md.
@@ -17,6 +18,7 @@ from typing import Any
 from simnets.experiments.trial import Experiment, Trial
 
 _WARPED: dict[str, Any] = {"variant": "warped", "changes": {"warp": 0.1}}
+_STRONGLY: dict[str, Any] = {"variant": "strongly-warped", "changes": {"warp": 0.2}}
 
 
 def _narrow(variant: str, *channels: int) -> Trial:
@@ -46,6 +48,10 @@ EXPERIMENT = Experiment(
         Trial("caffe_quick", **_WARPED),
         Trial("simnet2_rectified", "cifar100", **_WARPED),
         Trial("caffe_quick", "cifar100", **_WARPED),
+        Trial("simnet2_rectified", "cifar100", **_STRONGLY),
+        Trial("simnet2_rectified", **_STRONGLY),
+        Trial("caffe_quick", "cifar100", **_STRONGLY),
+        Trial("caffe_quick", **_STRONGLY),
         _narrow("equal-operations", 26, 26, 52, 52),
         _narrow("equal-parameters", 21, 21, 42, 42),
     ),
