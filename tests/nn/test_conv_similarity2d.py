@@ -77,6 +77,22 @@ def test_normalising_folds_away(depthwise: bool) -> None:
     torch.testing.assert_close(other(x), expected)
 
 
+def test_normalised_channels_stay_in_bfloat16() -> None:
+    """Or what follows would run in float32, for the bias that is added is learned in float32."""
+    torch.manual_seed(0)
+    layer = ConvSimilarity2d(3, 4, 5, 3)
+    layer.normalize()
+    layer.conv_bias = torch.arange(4.0)
+    x = torch.randn(16, 3, 8, 8)
+    expected = layer.whiten(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer.whiten(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), expected, atol=0.05, rtol=0.02)
+    (by_bias,) = torch.autograd.grad(y.sum(), layer.conv_bias)
+    torch.testing.assert_close(by_bias, torch.full((4,), 16.0 * 36))
+
+
 def test_what_cannot_be_normalised_or_depthwise_is_said() -> None:
     with refused("normalize: the layer has no conv_bias"):
         ConvSimilarity2d(3, 4, 5, 3, conv_bias_mode="none").normalize()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from simnets.nn._normalization import folded, neutral_norm, new_norm
+from simnets.nn._normalization import folded, neutral_norm, new_norm, normalised
 
 
 class NormalizableConv2d(nn.Conv2d):
@@ -42,8 +42,8 @@ class NormalizableConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         if self.batch_norm is None:
             return super().forward(x)
-        y: Tensor = self.batch_norm(F.conv2d(x, self.weight, None, self.stride, self.padding))
-        return y + self.bias.view(-1, 1, 1)
+        y = F.conv2d(x, self.weight, None, self.stride, self.padding)
+        return normalised(self.batch_norm, y, self.bias)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         normalised = f"{prefix}batch_norm.running_mean" in state_dict

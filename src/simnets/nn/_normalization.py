@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -22,6 +23,14 @@ def new_norm(filters: Tensor, *, training: bool) -> nn.BatchNorm2d:
     """With mean 0 and variance 1, on the device of the filters and with their precision."""
     norm = nn.BatchNorm2d(len(filters), affine=False)
     return norm.to(filters.device, filters.dtype).train(training)
+
+
+def normalised(norm: nn.BatchNorm2d, y: Tensor, bias: Tensor) -> Tensor:
+    """`norm` of y, and `bias` (d,) more, in one pass. Added afterwards, a bias in full precision would make
+    float32 of a bfloat16 y, and slow all that follows.
+    """
+    statistics = norm.running_mean, norm.running_var
+    return F.batch_norm(y, *statistics, None, bias, norm.training, norm.momentum or 0.0, norm.eps)
 
 
 def folded(norm: nn.BatchNorm2d, filters: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from simnets.errors import SimNetsError
 from simnets.nn._images import Size, check_images, check_window, pad, pair
 from simnets.nn._maps import convolves, natural_maps, similarity_maps
-from simnets.nn._normalization import folded, neutral_norm, new_norm
+from simnets.nn._normalization import folded, neutral_norm, new_norm, normalised
 from simnets.nn._parameters import REAL, Layer, Mode
 from simnets.nn.similarity import Similarity, SimilarityOptions
 
@@ -267,10 +267,8 @@ class ConvSimilarity2d(Layer):
         if self.batch_norm is None:
             return F.conv2d(x, self.effective_filters, bias, self.stride, padding, groups=groups)
         assert bias is not None
-        y: Tensor = self.batch_norm(
-            F.conv2d(x, self.effective_filters, None, self.stride, padding, groups=groups)
-        )
-        return y + bias.view(-1, 1, 1)
+        y = F.conv2d(x, self.effective_filters, None, self.stride, padding, groups=groups)
+        return normalised(self.batch_norm, y, bias)
 
     def match(self, y: Tensor) -> Tensor:
         """The similarities (N, n, H', W') of whitened maps."""
