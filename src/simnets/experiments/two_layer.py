@@ -57,6 +57,7 @@ EXPERIMENT = Experiment(
     ),
     paper={
         ("simnet2", "", "cifar10"): 85.5,
+        ("simnet2", "warped", "cifar10"): 85.5,
         ("caffe_quick", "", "cifar10"): 81.1,
         ("simnet2", "", "cifar100"): 54.6,
         ("caffe_quick", "", "cifar100"): 52.4,
