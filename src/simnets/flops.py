@@ -257,6 +257,10 @@ def _conv_similarity(module: ConvSimilarity2d, x: Shape, y: Shape, lp_cost: int)
     inner = {id(parameter) for parameter in module.similarity.parameters()}
     whitening = [parameter for parameter in _learned(module) if id(parameter) not in inner]
     flops = MULTIPLY_ADD * positions * d * math.prod(module.filters.shape[1:])
+    if module.contrast:
+        # sums of x and x² over channels, then over windows; a root; y − m·w and its product, for each channel
+        window = math.prod(module.kernel_size)
+        flops += 3 * math.prod(x) + positions * (2 * window + EXP_OR_LOG + (MULTIPLY_ADD + 1) * d)
     return [
         _Part("convolution", flops, whitening, ".whiten", output=(d, *y[2:])),
         _similarity_part(module.similarity, y, lp_cost, ".similarity"),

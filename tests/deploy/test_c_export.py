@@ -138,6 +138,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "p learned": {"p": (1.3, 2.0), "p_mode": "learned"},
     "rectified, padded": {"rectify": (True, False), "bias_mode": "learned", "padding": 1},
     "depthwise": {"depthwise": (False, True), "whitened": (5, 6), "padding": 1},
+    "contrast": {"contrast": (0.1, 0.0)},
     "rectified, average": {"rectify": True, "bias_mode": "learned", "pool_beta": 0.0},
     "p = 3, no weights": {"p": 3.0, "weights_mode": "none", "conv_bias_mode": "none"},
     "linear, not merged": {"kind": "linear", "whitened": 4, "templates": 40},
@@ -187,7 +188,9 @@ def test_every_p_and_beta(options: dict[str, Any], tmp_path: Path) -> None:
 
 @needs_gcc
 @pytest.mark.parametrize(
-    "options", [{"p": 1.3, "padding": 1}, {"whitened": None}, {"kind": "linear"}], ids=str
+    "options",
+    [{"p": 1.3, "padding": 1}, {"whitened": None}, {"kind": "linear"}, {"contrast": (0.1, 0.0)}],
+    ids=str,
 )
 def test_int8_of_every_similarity(options: dict[str, Any], tmp_path: Path) -> None:
     network = rounded(optimize(variant(options)))

@@ -83,6 +83,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "global_beta": 0.5,
         "global_beta_mode": "learned",
     },
+    "contrast": {"contrast": 0.1},
     "p below 1, patches, padded": {"p": 0.5, "whitened": None, "padding": 1},
     "linear, maximum": {"kind": "linear", "classify_beta": float("inf")},
 }

@@ -111,6 +111,16 @@ def test_layers_can_be_given_as_a_whole() -> None:
         (lambda: LayerSpec(whitened=3, templates=3, rectify=True), "rectify needs a threshold to learn"),
         (lambda: LayerSpec(whitened=None, templates=3, depthwise=True), "depthwise concerns the convolution"),
         (
+            lambda: LayerSpec(whitened=None, templates=3, contrast=0.1),
+            "contrast is 0.1; expected 0, or a layer",
+        ),
+        (lambda: LayerSpec(whitened=3, templates=3, contrast=0.1, padding=2), "and not padded"),
+        (lambda: LayerSpec(whitened=3, templates=3, contrast=-0.1), "contrast is -0.1, expected at least 0"),
+        (
+            lambda: model_spec("simnet2", contrast=0.1),
+            "contrast of layer 2 is 0.1; expected 0 after the first",
+        ),
+        (
             lambda: model_spec("simnet2", depthwise=(False, True)),
             "whitened of layer 2 is 64; a depthwise layer has as many as its input has channels, 32",
         ),

@@ -29,8 +29,10 @@ class TestConvSimilarity2d(ImageLayerContract):
         "frozen": {"filters_mode": "frozen", "conv_bias_mode": "frozen"},
         "fused": {"method": "fused"},
         "depthwise": {"depthwise": True, "padding": 1},
+        "contrast": {"contrast": 0.1},
+        "contrast_padded": {"contrast": 2.0, "padding": 1, "padding_value": 0.7, "stride": 2, "p": 1.0},
     }
-    traced = ("l2", "l2_no_weights", "l1", "depthwise")
+    traced = ("l2", "l2_no_weights", "l1", "depthwise", "contrast")
 
     def make(self, **options: Any) -> ConvSimilarity2d:
         whitened = 2 if options.get("depthwise") else 4
@@ -43,7 +45,11 @@ class TestConvSimilarity2d(ImageLayerContract):
         filters = layer.effective_filters
         if layer.depthwise:  # a row of W is 0 but in its own channel
             filters = torch.diag_embed(filters.squeeze(1).permute(1, 2, 0)).permute(2, 3, 0, 1)
-        y = patch_loop(x, layer) @ filters.flatten(1).T
+        rows = patch_loop(x, layer)
+        if layer.contrast:
+            deviation = (rows.var(-1, correction=0, keepdim=True) + layer.contrast).sqrt()
+            rows = (rows - rows.mean(-1, keepdim=True)) / deviation
+        y = rows @ filters.flatten(1).T
         if layer.conv_bias is not None:
             y = y + layer.conv_bias
         return formula(layer.similarity, y).movedim(-1, 1)
@@ -91,6 +97,35 @@ def test_normalised_channels_stay_in_bfloat16() -> None:
     torch.testing.assert_close(y.float(), expected, atol=0.05, rtol=0.02)
     (by_bias,) = torch.autograd.grad(y.sum(), layer.conv_bias)
     torch.testing.assert_close(by_bias, torch.full((4,), 16.0 * 36))
+
+
+def test_contrast_where_patches_are_bright_or_flat() -> None:
+    torch.manual_seed(0)
+    layer = ConvSimilarity2d(3, 4, 5, 3, contrast=0.1)
+    x = torch.randn(2, 3, 9, 9)
+    exact = copy.deepcopy(layer).double().whiten(x.double()).float()
+    torch.testing.assert_close(layer.whiten(x), exact)
+    torch.testing.assert_close(layer.whiten(x + 1000), exact, atol=1e-3, rtol=1e-3)  # x + 1000 is rounded
+    flat = torch.full((1, 3, 5, 5), 0.3, requires_grad=True)
+    y = layer.whiten(flat)
+    torch.testing.assert_close(y[0, :, 0, 0], layer.conv_bias.detach(), atol=1e-6, rtol=0)
+    y.sum().backward()
+    assert bool(flat.grad.isfinite().all())
+    assert layer(x[:0]).shape == (0, 5, 7, 7)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer.whiten(x).dtype == torch.bfloat16
+        torch.testing.assert_close(layer.whiten(x).float(), exact, atol=0.03, rtol=0.03)
+    layer.normalize()
+    normalised = layer.whiten(x)
+    torch.testing.assert_close(normalised.mean((0, 2, 3)), layer.conv_bias.detach(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("contrast", [-1.0, math.inf, math.nan])
+def test_contrast_out_of_range_is_refused(contrast: float) -> None:
+    with refused("contrast=.*expected a number of at least 0"):
+        ConvSimilarity2d(2, 4, 5, 3, contrast=contrast)
+    with refused("contrast=.*expected 0 in a depthwise layer"):
+        ConvSimilarity2d(2, 2, 5, 3, depthwise=True, contrast=0.1)
 
 
 def test_what_cannot_be_normalised_or_depthwise_is_said() -> None:

@@ -311,6 +311,14 @@ def test_similarity_on_patches(normalize_patches):
     assert (brightness < 0.01) == normalize_patches
 
 
+def test_patches_of_equal_contrast_are_whitened_as_the_layer_sees_them():
+    model = ConvSimilarity2d(1, 5, 6, 3, contrast=0.1)
+    pretrain_model(model, DIGITS, PretrainConfig(**QUICK))
+    y = model.whiten(DIGITS).transpose(0, 1).flatten(1)
+    assert y.mean(1).abs().max() < 0.1
+    torch.testing.assert_close(torch.cov(y), torch.eye(5), atol=0.15, rtol=0)
+
+
 def test_linear_similarity_gets_cluster_means():
     rows = torch.cat([torch.randn(300, 3), torch.randn(300, 3) + 8])
     model = Similarity(3, 2, kind="linear")

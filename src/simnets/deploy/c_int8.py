@@ -19,7 +19,12 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from simnets.deploy.inference import InferenceNetwork, LpSimilarity, SquaredSimilarity
+from simnets.deploy.inference import (
+    ContrastConvolution,
+    InferenceNetwork,
+    LpSimilarity,
+    SquaredSimilarity,
+)
 
 LARGEST = 127
 
@@ -50,6 +55,8 @@ def rounded(network: InferenceNetwork) -> InferenceNetwork:
         for module in network.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 _round(module.weight)
+            elif isinstance(module, ContrastConvolution):
+                _round(module.filters)
             elif isinstance(module, LpSimilarity):
                 shape = (len(module.templates), -1, *module.kernel_size)
                 for weights in (module.templates, module.weights):

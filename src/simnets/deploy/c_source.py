@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from simnets.deploy.c_int8 import coded
 from simnets.deploy.inference import (
+    ContrastConvolution,
     GeneralMex,
     InferenceNetwork,
     LpSimilarity,
@@ -66,12 +67,22 @@ def c_source(network: InferenceNetwork, *, int8: bool = False) -> Source:
 class _Products:
     """constant + Σ filters·x, where x is squared for a second term: convolutions and ℓ2 similarities.
 
-    depthwise: each channel by itself.
+    depthwise: each channel by itself. contrast: what the patch is brought to before.
     """
 
     terms: dict[str, Tensor]
     constant: Tensor
     depthwise: bool = False
+    contrast: _Contrast | None = None
+
+
+@dataclass(frozen=True)
+class _Contrast:
+    """scale·x + shift for each channel, then mean 0 and variance v / (v + added) for the whole patch."""
+
+    scale: Tensor
+    shift: Tensor
+    added: float
 
 
 @dataclass(frozen=True)
@@ -134,7 +145,8 @@ class _Layer:
             match operation:
                 case _Products():
                     kind = words[next(iter(operation.terms))]
-                    parts.append(f"depthwise {kind}" if operation.depthwise else kind)
+                    kind = f"depthwise {kind}" if operation.depthwise else kind
+                    parts.append(f"{kind} of equal contrast" if operation.contrast else kind)
                 case _Lp():
                     parts.append(f"lp similarity, p = {operation.p:g}")
                 case _Pool():
@@ -188,6 +200,10 @@ def _operation(module: nn.Module, shape: Shape) -> tuple[_Operation, int, Pair, 
         )
         if isinstance(module, nn.Conv2d):
             stride, padding = _pair(module.stride), int(module.padding[0])
+    elif isinstance(module, ContrastConvolution):
+        filters, stride = module.filters, module.stride
+        contrast = _Contrast(module.scale, module.shift, module.contrast)
+        operation = _Products({"filters": filters}, module.bias, contrast=contrast)
     elif isinstance(module, SquaredSimilarity):
         filters, square = _filters(module.cross, shape), _filters(module.square, shape)
         operation = _Products({"cross": filters, "square": square}, module.constant)
@@ -402,7 +418,7 @@ class _Writer:
         self, operation: _Products | _Lp, name: str, n: int, target: str, source: str, size: int
     ) -> list[str]:
         """target = the operation on source. In int8, sums are multiples of a step until they are done."""
-        calls = []
+        calls, before = [], []
         if isinstance(operation, _Lp):
             z, z_steps = self._weights(f"{name}_templates", operation.templates)
             u, steps = self._weights(f"{name}_weights", operation.weights)
@@ -418,6 +434,15 @@ class _Writer:
             )
             calls.append([f"{kernel}({target}, {z}, {u}, {source}, {size});"])
         else:
+            if (contrast := operation.contrast) is not None:
+                channels = contrast.scale.numel()
+                scale, shift = (
+                    self._array(f"{name}_{part}", values)
+                    for part, values in (("scale", contrast.scale), ("shift", contrast.shift))
+                )
+                added = _number(contrast.added)
+                kernel = self._kernel("contrast")
+                before = [f"{kernel}({source}, {scale}, {shift}, {size}, {channels}, {added});"]
             all_steps = []
             for term, filters in operation.terms.items():
                 w, steps = self._weights(f"{name}_{term}", filters)
@@ -426,7 +451,7 @@ class _Writer:
                 kernel = self._accumulate(n, self.type, operation.depthwise)
                 calls.append([*squared, f"{kernel}({target}, {w}, {source}, {size});"])
         constant = self._array(f"{name}_constant", operation.constant.double() / all_steps[0])
-        lines = [f"memcpy({target}, {constant}, sizeof {constant});"]
+        lines = [*before, f"memcpy({target}, {constant}, sizeof {constant});"]
         for i, call in enumerate(calls):
             lines += call
             if self.int8:

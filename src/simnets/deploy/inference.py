@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from simnets.errors import SimNetsError
 from simnets.models.spec import Spec
+from simnets.nn._contrast import contrast_convolution
 from simnets.nn._images import patches
 from simnets.ops import mex, similarity
 
@@ -88,6 +89,29 @@ class SquaredSimilarity(nn.Module):
         similarities = F.conv2d(x, self.cross, self.constant, self.stride, self.padding)
         # x is not needed any more: a large batch has no second copy of it
         return similarities.add_(F.conv2d(x.mul_(x), self.square, None, self.stride, self.padding))
+
+
+class ContrastConvolution(nn.Module):
+    """A convolution of patches of equal contrast, of maps that mean scale·x + shift."""
+
+    def __init__(
+        self,
+        filters: Tensor,
+        bias: Tensor,
+        contrast: float,
+        stride: tuple[int, int],
+        scale: Tensor,
+        shift: Tensor,
+    ) -> None:
+        super().__init__()
+        self.contrast, self.stride = contrast, stride
+        self.filters = frozen(filters)
+        self.bias = frozen(bias)
+        self.scale, self.shift = frozen(scale.view(-1, 1, 1)), frozen(shift.view(-1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.scale + self.shift
+        return contrast_convolution(x, self.filters, self.bias, self.contrast, self.stride)
 
 
 class LpSimilarity(nn.Module):

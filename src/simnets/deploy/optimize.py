@@ -2,8 +2,9 @@
 
 Every rewrite is exact; only rounding differs, and the folding itself is done in float64:
 
-- pixel normalisation goes into the first convolution. Where that is padded, zeros at the border must stand
-  for what they did, so the border's value is taken away from the pixels before, one subtraction;
+- pixel normalisation goes into the first convolution, unless that sees patches of equal contrast. Where it is
+  padded, zeros at the border must stand for what they did, so the border's value is taken away from the
+  pixels before, one subtraction;
 - λ, preconditioners, natural coordinates, the mean of the templates, the means that pad a layer, and β of the
   classification MEX go into the constants of the layer before them (MEX_β{x + c} = MEX_β{x} + c lets them
   pass through pooling), and a layer's similarities at y = 0 into those of the layer after it;
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
 from simnets.deploy.inference import (
+    ContrastConvolution,
     GeneralMex,
     InferenceNetwork,
     LpSimilarity,
@@ -171,7 +173,8 @@ def _block(block: SimNetBlock, incoming: _Affine, shift: Tensor, factor: float) 
     similarity = _Constants.of(layer.similarity, shift, factor)
     modules: list[nn.Module]
     if isinstance(layer, ConvSimilarity2d):
-        bias = layer.of_constants(incoming.shift)
+        constants = torch.zeros_like(incoming.shift) if layer.contrast else incoming.shift
+        bias = layer.of_constants(constants)
         if layer.conv_bias is not None:
             bias = bias + layer.conv_bias.double().cpu()
         scale = incoming.scale.view(-1, 1, 1, 1) if layer.depthwise else incoming.scale.view(-1, 1, 1)
@@ -185,10 +188,13 @@ def _block(block: SimNetBlock, incoming: _Affine, shift: Tensor, factor: float) 
                 # y and z move together: the mean of the templates costs nothing in the bias
                 center = similarity.templates.mean(0)
                 bias, similarity = bias - center, similarity.moved(center)
-            modules = [
-                convolution(filters, bias, layer.stride, padding, layer.depthwise),
-                similarity.module((1, 1), (1, 1), 0),
-            ]
+            if layer.contrast:
+                # what it divides by is not linear in the pixels: their normalisation stays
+                given = layer.filters.double().cpu(), bias, layer.contrast, layer.stride
+                first: nn.Module = ContrastConvolution(*given, incoming.scale, incoming.shift)
+            else:
+                first = convolution(filters, bias, layer.stride, padding, layer.depthwise)
+            modules = [first, similarity.module((1, 1), (1, 1), 0)]
     else:
         per_coordinate = layer.kernel_size[0] * layer.kernel_size[1]
         scale, moved = (v.repeat_interleave(per_coordinate) for v in (incoming.scale, incoming.shift))
@@ -200,7 +206,7 @@ def _block(block: SimNetBlock, incoming: _Affine, shift: Tensor, factor: float) 
 
 def _merging_is_cheaper(layer: ConvSimilarity2d) -> bool:
     n, d, m = layer.out_channels, layer.whitened_channels, layer.filters[0].numel()
-    return not layer.depthwise and n * m <= d * m + n * d
+    return not (layer.depthwise or layer.contrast) and n * m <= d * m + n * d
 
 
 @dataclass(frozen=True)

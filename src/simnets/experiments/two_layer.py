@@ -2,6 +2,7 @@
 
 `convnet2`, with the geometry of `simnet2`, tells what the operators are worth apart from it.
 `simnet2_l1`, ours, is `simnet2` with ℓ1 similarities in its first layer: the same parameters and operations.
+`simnet2_contrast`, ours, is `simnet2` on patches of equal contrast.
 `simnet2_rectified`, ours, is `simnet2` with a learned threshold of each of the first layer's 32 templates,
 below which a patch is not similar at all.
 *warped*: trained with half of the images turned, zoomed and sheared, which leaves less to memorise;
@@ -40,10 +41,12 @@ EXPERIMENT = Experiment(
         Trial("simnet2_l1"),
         Trial("simnet2_l1", "cifar100"),
         Trial("simnet2_l1", "svhn"),
+        Trial("simnet2_contrast"),
         Trial("simnet2_rectified"),
         Trial("simnet2_rectified", "cifar100"),
         Trial("simnet2_rectified", "svhn"),
         Trial("simnet2", **_WARPED),
+        Trial("simnet2_contrast", **_WARPED),
         Trial("simnet2_rectified", **_WARPED),
         Trial("caffe_quick", **_WARPED),
         Trial("simnet2_rectified", "cifar100", **_WARPED),

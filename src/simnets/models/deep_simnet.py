@@ -44,6 +44,8 @@ class LayerSpec:
         with the patches themselves.
     depthwise: W has one filter for each channel of the input, so that `whitened` is their number.
     templates: channels n of the similarity.
+    contrast: if > 0, W sees patches of equal contrast: each patch's mean is taken away, and what is left is
+        divided by √(its variance + contrast). For patches of pixels, so for the first layer, and unpadded.
     field, stride, padding: of the patches. The border is padded with each channel's mean value (the
         buffer `padding_mean` of the block, 0 until pre-training sets it): similarities are ≤ 0, so a
         border of zeros would look like a perfect match. Behind a rectified layer it is 0: no match at all.
@@ -59,6 +61,7 @@ class LayerSpec:
     whitened: int | None
     templates: int
     depthwise: bool = dataclasses.field(default=False, metadata=ADDED)
+    contrast: float = dataclasses.field(default=0.0, metadata=ADDED)
     field: int = 5
     stride: int = 1
     padding: int = 0
@@ -82,7 +85,7 @@ class LayerSpec:
         for name in ("templates", "field", "stride", "pool_stride"):
             if getattr(self, name) < 1:
                 raise SimNetsError(f"{name} is {getattr(self, name)}, expected at least 1")
-        for name in ("padding", "pool", "noise"):
+        for name in ("padding", "pool", "noise", "contrast"):
             if not 0 <= getattr(self, name) < INFINITY:
                 raise SimNetsError(f"{name} is {getattr(self, name)}, expected at least 0")
         if self.whitened is not None and self.whitened < 1:
@@ -91,6 +94,11 @@ class LayerSpec:
             raise SimNetsError(f"p is {self.p}, expected a positive number")
         if self.depthwise and self.whitened is None:
             raise SimNetsError("depthwise concerns the convolution W; expected `whitened`, not None")
+        if self.contrast and (self.whitened is None or self.depthwise or self.padding):
+            raise SimNetsError(
+                f"contrast is {self.contrast:g}; expected 0, or a layer with `whitened`, not depthwise "
+                "and not padded"
+            )
         if self.rectify and self.bias_mode == "none":
             raise SimNetsError("rectify needs a threshold to learn; expected bias_mode 'learned' or 'frozen'")
 
@@ -110,7 +118,8 @@ class LayerSpec:
             operation = f"{similarity} to patches {window}{noise}"
         else:
             filters = {"W": self.filters_mode, "bias": self.conv_bias_mode}
-            whiten = f"{'depthwise ' if self.depthwise else ''}convolution {window}{noise}"
+            contrast = f" of equal contrast (+{self.contrast:g})" if self.contrast else ""
+            whiten = f"{'depthwise ' if self.depthwise else ''}convolution {window}{contrast}{noise}"
             stages.append(Stage.of(f"whiten{number}", whiten, (self.whitened, *size), filters))
             operation = similarity
         if self.rectify:
@@ -158,6 +167,10 @@ class DeepSimNetSpec(Spec):
                     f"input has channels, {channels}"
                 )
             channels = layer.templates
+            if layer.contrast and number > 1:
+                raise SimNetsError(
+                    f"contrast of layer {number} is {layer.contrast:g}; expected 0 after the first layer"
+                )
         super().__post_init__()
 
     def _stages(self, input_shape: tuple[int, ...]) -> list[Stage]:
@@ -245,6 +258,7 @@ class SimNetBlock(nn.Module):
                 spec.templates,
                 spec.field,
                 depthwise=spec.depthwise,
+                contrast=spec.contrast,
                 filters_mode=spec.filters_mode,
                 conv_bias_mode=spec.conv_bias_mode,
                 **families,

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from simnets.errors import SimNetsError
+from simnets.nn._contrast import contrast_convolution
 from simnets.nn._images import Size, check_images, check_window, pad, pair
 from simnets.nn._maps import convolves, natural_maps, similarity_maps
 from simnets.nn._normalization import folded, neutral_norm, new_norm, normalised
@@ -33,6 +34,8 @@ class ConvSimilarity2d(Layer):
         kernel_size, stride, padding: of the convolution, an int or (rows, columns).
         padding_value: the out-of-image value: any number, ±inf, or NaN.
         depthwise: a filter for each channel, y_c = w_c·x_c + a_c: d = C, and filters are (C, 1, kh, kw).
+        contrast: if > 0, W sees patches of equal contrast, (x_ij − m_ij) / √(v_ij + contrast) with the mean
+            m_ij and the variance v_ij of the patch.
         filters_mode: of W: "learned", "frozen", or a `ConvSimilarity2d` to share with.
         conv_bias_mode: of a: the same, or "none".
         **options: those of `Similarity`. A layer to share with is a `ConvSimilarity2d` or a `Similarity`.
@@ -65,6 +68,7 @@ class ConvSimilarity2d(Layer):
         padding: Size = 0,
         padding_value: float = 0.0,
         depthwise: bool = False,
+        contrast: float = 0.0,
         filters_mode: Mode = "learned",
         conv_bias_mode: Mode = "learned",
         **options: Unpack[SimilarityOptions],
@@ -85,7 +89,11 @@ class ConvSimilarity2d(Layer):
                 f"whitened_channels={whitened_channels!r}: a depthwise layer has as many as in_channels, "
                 f"{in_channels}"
             )
+        if not 0 <= contrast < math.inf or (contrast and depthwise):
+            expected = "0 in a depthwise layer" if depthwise else "a number of at least 0"
+            raise SimNetsError(f"contrast={contrast!r}: expected {expected}")
         self.depthwise = depthwise
+        self.contrast = float(contrast)
         self.similarity = Similarity(whitened_channels, out_channels, **options)
         shape = (whitened_channels, 1 if depthwise else in_channels, *self.kernel_size)
         self._filters_are_shared = isinstance(filters_mode, nn.Module)
@@ -261,13 +269,17 @@ class ConvSimilarity2d(Layer):
         if shift is not None:
             bias = shift if bias is None else bias + shift
         padding = self.padding
-        if self.padding_value != 0:
+        if self.padding_value != 0 or self.contrast:
             x, padding = pad(x, padding, self.padding_value), (0, 0)
-        groups = self.in_channels if self.depthwise else 1
+        filters, own_bias = self.effective_filters, bias if self.batch_norm is None else None
+        if self.contrast:
+            y = contrast_convolution(x, filters, own_bias, self.contrast, self.stride)
+        else:
+            groups = self.in_channels if self.depthwise else 1
+            y = F.conv2d(x, filters, own_bias, self.stride, padding, groups=groups)
         if self.batch_norm is None:
-            return F.conv2d(x, self.effective_filters, bias, self.stride, padding, groups=groups)
+            return y
         assert bias is not None
-        y = F.conv2d(x, self.effective_filters, None, self.stride, padding, groups=groups)
         return normalised(self.batch_norm, y, bias)
 
     def match(self, y: Tensor) -> Tensor:
@@ -289,6 +301,8 @@ class ConvSimilarity2d(Layer):
         words.append(self._describe("filters", "conv_bias"))
         if self.depthwise:
             words.append("depthwise")
+        if self.contrast:
+            words.append(f"contrast={self.contrast:g}")
         if self.preconditioner is not None:
             words.append("preconditioned")
         if self.slope_norms is not None:

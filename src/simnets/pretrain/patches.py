@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from simnets.errors import SimNetsError
 from simnets.models import ImageClassifier, SimNetBlock
 from simnets.nn import ConvSimilarity2d, Mex, Mex2d, Similarity, Similarity2d
+from simnets.nn._contrast import equalised
 from simnets.nn.similarity2d import normalize
 from simnets.pretrain.distributed import all_sum, first_keys, world
 from simnets.pretrain.rows import chunks
@@ -318,6 +319,8 @@ def _cut(site: Site, x: Tensor, places: Tensor, keys: Tensor) -> tuple[Tensor, T
         rows, keys = rows[inside], keys[inside]
     if isinstance(layer, Similarity2d) and layer.normalize_patches:
         rows = normalize(rows)
+    elif isinstance(layer, ConvSimilarity2d) and layer.contrast:
+        rows = equalised(rows, layer.contrast)
     return rows, keys
 
 

@@ -111,6 +111,26 @@ static void multiply(float *restrict y, const float *restrict factors, int count
         y[i] *= factors[i];
 }
 
+// part contrast
+/* Of a patch: scale and shift of each channel, then its mean taken away, and its deviation divided by. */
+static void contrast(float *restrict x, const float *scale, const float *shift, int count, int channels, float added)
+{
+    float mean = 0.0f, variance = 0.0f, factor;
+    int i;
+    for (i = 0; i < count; i++) {
+        x[i] = x[i] * scale[i % channels] + shift[i % channels];
+        mean += x[i];
+    }
+    mean /= (float)count;
+    for (i = 0; i < count; i++) {
+        x[i] -= mean;
+        variance += x[i] * x[i];
+    }
+    factor = 1.0f / sqrtf(variance / (float)count + added);
+    for (i = 0; i < count; i++)
+        x[i] *= factor;
+}
+
 // part square
 static void square(float *y, int count)
 {
