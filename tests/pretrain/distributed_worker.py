@@ -67,6 +67,6 @@ if __name__ == "__main__":
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=size)
     np.savez(sys.argv[4], **estimates(rank, size))
     dist.destroy_process_group()
-    # What there is to compare is written. gloo's threads can outlive the group, and Python's exit then now and
-    # then aborts ("terminate called without an active exception"), as it did under torchrun (`cli._leave`).
+    # What there is to compare is written. gloo's threads can outlive the group, and then Python's exit aborts
+    # now and then ("terminate called without an active exception"), as it did under torchrun (`cli._leave`).
     os._exit(0)
