@@ -216,8 +216,8 @@ def test_the_table_says_how_it_was_counted() -> None:
 
 
 def test_equal_contrast_costs_two_means_and_a_product() -> None:
-    # x² and two sums over channels; two sums of a window and a root a position; y − m·w, times 1/√, a channel
-    contrast = 3 * 3 * 32 * 32 + 28 * 28 * (2 * 25 + 10 + 3 * 32)
+    # x² and two sums over channels; two sums of a window and a root a position; the product with it a channel
+    contrast = 3 * 3 * 32 * 32 + 28 * 28 * (2 * 25 + 10 + 32)
     assert cost("simnet2_contrast").flops == cost("simnet2").flops + contrast
     assert cost("simnet2_contrast").params == cost("simnet2").params
 

@@ -258,9 +258,10 @@ def _conv_similarity(module: ConvSimilarity2d, x: Shape, y: Shape, lp_cost: int)
     whitening = [parameter for parameter in _learned(module) if id(parameter) not in inner]
     flops = MULTIPLY_ADD * positions * d * math.prod(module.filters.shape[1:])
     if module.contrast:
-        # sums of x and x² over channels, then over windows; a root; y − m·w and its product, for each channel
+        # sums of x and x² over channels, then over windows; a root; its product with each channel of y
+        # (filters whose own mean is taken away, once, need no patch's mean)
         window = math.prod(module.kernel_size)
-        flops += 3 * math.prod(x) + positions * (2 * window + EXP_OR_LOG + (MULTIPLY_ADD + 1) * d)
+        flops += 3 * math.prod(x) + positions * (2 * window + EXP_OR_LOG + d)
     return [
         _Part("convolution", flops, whitening, ".whiten", output=(d, *y[2:])),
         _similarity_part(module.similarity, y, lp_cost, ".similarity"),

@@ -18,6 +18,7 @@ PARAMETERS = {
     "simnet2_l1": 64_576,
     "simnet2_rectified": 64_576 + 32,
     "simnet2_contrast": 64_576,
+    "simnet2_contrast_rectified": 64_576 + 32,
     "simnet4": (75 * 16 + 16 + 2 * 16 * 24)
     + (216 * 32 + 32 + 2 * 32 * 40)
     + (360 * 48 + 48 + 2 * 48 * 48)

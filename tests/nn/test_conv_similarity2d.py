@@ -342,6 +342,38 @@ def test_natural_coordinates_under_autocast_agree_with_full_precision(bias_mode:
         assert (rounded - exact).norm() <= 0.02 * exact.norm()
 
 
+@pytest.mark.parametrize("bias_mode", ["none", "learned"])
+@pytest.mark.parametrize("images", [0, 1, 5])
+def test_natural_coordinates_part_by_part_agree_with_two_convolutions(
+    bias_mode: str, images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Float32 on a processor goes some rows at a time; float64 is the formula as it stands."""
+    monkeypatch.setattr("simnets.nn._maps._ROWS", 60)  # 25 rows an image: 2 whole parts and a half
+    exact = ConvSimilarity2d(3, 8, 6, 3, bias_mode=bias_mode, dtype=F64)
+    with torch.no_grad():
+        exact.similarity.raw_weights.normal_()
+    exact.to_natural()
+    fast = ConvSimilarity2d(3, 8, 6, 3, bias_mode=bias_mode)
+    fast.to_natural()
+    fast.load_state_dict(exact.state_dict())
+    x = 3 + torch.randn(images, 3, 7, 7, dtype=F64).contiguous(memory_format=torch.channels_last)
+    grad = torch.randn(images, 6, 5, 5, dtype=F64)
+    results = []
+    for layer in (exact, fast):
+        own = x.to(layer.filters.dtype).requires_grad_()
+        s = layer(own)
+        learned = [own, *layer.parameters()]
+        results.append([s, *torch.autograd.grad(s, learned, grad.to(s.dtype))])
+    for plain, parts in zip(*results, strict=True):
+        assert parts.dtype == torch.float32
+        torch.testing.assert_close(
+            parts.double(), plain, rtol=1e-4, atol=1e-5 * (1 + float(plain.detach().norm()))
+        )
+    torch.testing.assert_close(
+        torch.compile(fast, backend="aot_eager", fullgraph=True)(x.float()), fast(x.float())
+    )
+
+
 @pytest.mark.parametrize(
     "options", [{"p": 1.0}, {"kind": "linear"}, {"weights_mode": "none"}, {"p_mode": "learned"}], ids=str
 )

@@ -339,6 +339,17 @@ def test_bfloat16_trains_nearly_as_float32(finished, tmp_path, no_pictures):
         train(tiny.network(), tiny.data(), tmp_path / "b", tiny.RECIPE, test=tiny.data(20, seed=1), amp="fp8")
 
 
+@pytest.mark.parametrize(("capabilities", "said"), [({}, True), ({"amx_bf16": True}, False)])
+def test_emulated_bfloat16_is_pointed_out(capabilities, said, tmp_path, no_pictures, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"architecture": "x86_64"} | capabilities)
+    lines = []
+    display = Display()
+    display.say = lines.append
+    arguments = (tiny.network(), tiny.data(), tmp_path / "a", tiny.RECIPE)
+    train(*arguments, test=tiny.data(20, seed=1), amp="bf16", display=display)
+    assert any("no bfloat16 arithmetic; --amp off is faster" in line for line in lines) == said
+
+
 def test_tensorboard_gets_every_epoch(tmp_path, no_pictures, monkeypatch):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     arguments = (tiny.network(), tiny.data(), tmp_path / "a", tiny.RECIPE)

@@ -5,6 +5,7 @@
 `simnet2_contrast`, ours, is `simnet2` on patches of equal contrast.
 `simnet2_rectified`, ours, is `simnet2` with a learned threshold of each of the first layer's 32 templates,
 below which a patch is not similar at all.
+`simnet2_contrast_rectified`, ours, has both.
 *warped*: trained with half of the images turned, zoomed and sheared, which leaves less to memorise;
 *strongly-warped*: twice as far.
 *equal-operations*, *equal-parameters*: the ConvNet with as many operations, or parameters, as the SimNet.
@@ -43,11 +44,14 @@ EXPERIMENT = Experiment(
         Trial("simnet2_l1", "svhn"),
         Trial("simnet2_contrast"),
         Trial("simnet2_rectified"),
+        Trial("simnet2_contrast_rectified"),
         Trial("simnet2_rectified", "cifar100"),
         Trial("simnet2_rectified", "svhn"),
         Trial("simnet2", **_WARPED),
         Trial("simnet2_contrast", **_WARPED),
         Trial("simnet2_rectified", **_WARPED),
+        Trial("simnet2_contrast_rectified", **_WARPED),
+        Trial("simnet2_contrast_rectified", "cifar100", **_WARPED),
         Trial("caffe_quick", **_WARPED),
         Trial("simnet2_rectified", "cifar100", **_WARPED),
         Trial("caffe_quick", "cifar100", **_WARPED),

@@ -82,6 +82,10 @@ def _simnet2_contrast(input_shape: tuple[int, ...], num_classes: int) -> Spec:
     return _simnet2(input_shape, num_classes).replace(contrast=(0.1, 0.0))
 
 
+def _simnet2_contrast_rectified(input_shape: tuple[int, ...], num_classes: int) -> Spec:
+    return _simnet2_rectified(input_shape, num_classes).replace(contrast=(0.1, 0.0))
+
+
 def _simnet4(input_shape: tuple[int, ...], num_classes: int) -> Spec:
     # the paper's budget for two layers spent on depth: the last templates see a whole image, not 15×15 of it
     layers = (
@@ -160,6 +164,10 @@ ENTRIES: dict[str, Entry] = {
     "simnet2_l1": Entry("two-layer SimNet, ℓ1 in its first layer, ℓ2 in its second, ours", _simnet2_l1),
     "simnet2_contrast": Entry("two-layer SimNet on patches of equal contrast, ours", _simnet2_contrast),
     "simnet2_rectified": Entry("two-layer SimNet with thresholds between, ours", _simnet2_rectified),
+    "simnet2_contrast_rectified": Entry(
+        "two-layer SimNet on patches of equal contrast, with thresholds between, ours",
+        _simnet2_contrast_rectified,
+    ),
     "simnet2_plus": Entry(
         "a separable ConvNet with a SimNet for a classifier, in the budget of simnet2, ours", _simnet2_plus
     ),

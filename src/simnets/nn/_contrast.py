@@ -18,16 +18,15 @@ def contrast_convolution(
 ) -> Tensor:
     """W·(x_ij − m_ij) / √(v_ij + contrast) + a of every patch x_ij, with its mean m_ij and variance v_ij.
 
-    The same as (W·x_ij − m_ij·W·1) / √(v_ij + contrast) + a: a convolution and two means, no patches.
+    As W·m_ij = 0 for filters whose own mean is taken away, it is a convolution with these, and two means of
+    pixels; no patches.
     """
     # nothing changes when all pixels of an image move together, and near 0 less cancels
     x = x - x.mean((1, 2, 3), keepdim=True)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    window = (filters.shape[2], filters.shape[3])
-    mean = F.avg_pool2d(wide.mean(1, keepdim=True), window, stride)
-    square = F.avg_pool2d(wide.square().mean(1, keepdim=True), window, stride)
+    moments = torch.stack([wide.mean(1), wide.square().mean(1)], 1)
+    mean, square = F.avg_pool2d(moments, (filters.shape[2], filters.shape[3]), stride).chunk(2, 1)
     inverse = ((square - mean.square()).clamp_min(0) + contrast).rsqrt()
-    y = F.conv2d(x, filters, None, stride)
-    sums = filters.sum((1, 2, 3)).view(-1, 1, 1)
-    y = (y - mean.to(y.dtype) * sums.to(y.dtype)) * inverse.to(y.dtype)
-    return y if bias is None else y + bias.to(y.dtype).view(-1, 1, 1)
+    y = F.conv2d(x, filters - filters.mean((1, 2, 3), keepdim=True), None, stride)
+    inverse = inverse.to(y.dtype)
+    return y * inverse if bias is None else torch.addcmul(bias.to(y.dtype).view(-1, 1, 1), y, inverse)

@@ -12,6 +12,8 @@ from torch.autograd.function import once_differentiable
 from simnets.nn._autocast import full_precision
 from simnets.nn.similarity import Similarity
 
+_ROWS = 2048  # of 32 float32: 256 KB
+
 
 def convolves(layer: Similarity) -> bool:
     """Whether the layer's similarities to patches are sums of convolutions."""
@@ -78,8 +80,46 @@ def natural_maps(layer: Similarity, y: Tensor) -> Tensor:
 @full_precision
 def _natural_maps(layer: Similarity, y: Tensor) -> Tensor:
     assert layer.weights is not None
+    # a compiler sees the formula as it stands, which it can fuse by itself
+    if y.device.type == "cpu" and y.dtype == torch.float32 and not torch.compiler.is_compiling():
+        rows = y.permute(0, 2, 3, 1)
+        s: Tensor = _NaturalParts.apply(  # type: ignore[no-untyped-call]
+            rows.flatten(0, 2), layer.templates, layer.weights, layer.bias
+        )
+        return s.view(*rows.shape[:-1], s.shape[1]).permute(0, 3, 1, 2)
     v, u = layer.templates[:, :, None, None], layer.weights[:, :, None, None]
     return F.conv2d(y, v, layer.bias) - F.conv2d(y * y, u)
+
+
+class _NaturalParts(torch.autograd.Function):
+    """y·vᵀ − y²·uᵀ + b, some rows y after another, whose squares and products then stay in the cache.
+
+    With two convolutions a dozen maps are written to memory and read again, which takes as long as the
+    products do (`benchmarks/natural.py`).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, v: Tensor, u: Tensor, b: Tensor | None) -> Tensor:
+        ctx.save_for_backward(y, v, u)
+        s = y.new_empty(len(y), len(v))
+        for some, of in zip(torch.split(s, _ROWS), torch.split(y, _ROWS), strict=True):
+            torch.mm(of, v.T, out=some)
+            some.addmm_(of * of, u.T, alpha=-1)
+            if b is not None:
+                some += b
+        return s
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, v, u = ctx.saved_tensors
+        by_y, by_v, by_u = torch.empty_like(y), torch.zeros_like(v), torch.zeros_like(u)
+        parts = (torch.split(value, _ROWS) for value in (by_y, y, grad))
+        for some, of, by in zip(*parts, strict=True):
+            torch.addcmul(by @ v, of, by @ u, value=-2, out=some)
+            by_v.addmm_(by.T, of)
+            by_u.addmm_(by.T, of * of, alpha=-1)
+        return by_y, by_v, by_u, grad.sum(0) if ctx.needs_input_grad[3] else None
 
 
 class _NaturalRows(torch.autograd.Function):

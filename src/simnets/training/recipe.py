@@ -221,6 +221,7 @@ TUNED: dict[str, dict[str, Any]] = {
     "simnet2_plus": {"filter_lr": 0.02, "template_lr": 1.0, "weight_lr": 1.0, "normalize": True},
     "simnet2": _DEEP | {"class_energy": 2.0},
     "simnet2_contrast": _DEEP | {"class_energy": 2.0},
+    "simnet2_contrast_rectified": _DEEP | {"class_energy": 2.0},
     "simnet2_l1": {"template_lr": 1.0, "weight_lr": 1.0, "class_energy": 2.0},
     "simnet2_rectified": _DEEP,
     "simnet3": _DEEP,
