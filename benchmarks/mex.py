@@ -18,7 +18,7 @@ from rich.table import Table
 from torch import Tensor
 
 from simnets import mex
-from simnets.ops import reference
+from simnets.ops import _mex_kernels, reference
 
 BATCH, ROUNDS, CALLS = 8192, 5, 4
 Run = Callable[[], object]
@@ -99,6 +99,28 @@ def pooling(table: Table) -> None:
         )
 
 
+def parts(table: Table) -> None:
+    """784 positions of 100 images, the last map of a single layer: some after another, or all at once."""
+    part = _mex_kernels.PART
+    for n in (50, 200):
+        x, b = torch.randn(78_400, n), torch.randn(10, n)
+        runs: list[Run] = [lambda x=x, b=b: mex(x, 1.0, b), with_backward(lambda v, w: mex(v, 1.0, w), x, b)]
+
+        def with_part(size: int, run: Run) -> Run:
+            def step() -> None:
+                _mex_kernels.PART = size
+                run()
+
+            return step
+
+        cells = []
+        for run in runs:
+            some, whole = shortest(with_part(part, run), with_part(len(x), run))
+            cells.append(f"{some * 1e3:.2f} / {whole * 1e3:.2f} = {some / whole:.2f}")
+        table.add_row(f"offsets, {n} → 10, {len(x):,} rows", "all at once", *cells)
+    _mex_kernels.PART = part
+
+
 def hard_offsets(table: Table, n: int = 64, k: int = 10) -> None:
     """Every row underflows, in float32 or in float64 as well."""
     for what, spread in (("all rows again in float64", 30.0), ("all rows again as exact sums", 3000.0)):
@@ -122,6 +144,7 @@ def main() -> None:
     )
     for k in (10, 64):
         offsets(table, k)
+    parts(table)
     hard_offsets(table)
     pooling(table)
     Console(width=120).print(table)

@@ -134,6 +134,45 @@ def test_rows_of_different_scale_do_not_disturb_each_other() -> None:
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
+@pytest.mark.parametrize("beta", [1.0, -30.0, 1e-3, 1e-12])
+def test_many_rows_are_taken_some_after_another(
+    beta: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # rows near their mean, of large common offset, that underflow, and with impossible entries
+    rows = [
+        [0.0, 0.1, -0.1],
+        [1e4, 1e4 + 1, 1e4 - 1],
+        [0.0, -500.0, -5e3],
+        [-INF, 0.0, 1.0],
+        [3.0, 1.0, -2.0],
+    ]
+    x = torch.tensor(rows, dtype=dtype).mul(math.copysign(1.0, beta)).requires_grad_()
+    b = torch.tensor([[0.0, 0.2, -0.1], [-400.0, 0.0, 3.0]], dtype=dtype, requires_grad=True)
+    weights = torch.arange(1.0, 11.0, dtype=dtype).view(5, 2)
+
+    def values_and_gradients() -> tuple[Tensor, ...]:
+        y = mex(x, beta, b)
+        finite = torch.where(y.isfinite(), y, 0.0)
+        return y.detach(), *torch.autograd.grad((finite * weights).sum(), (x, b))
+
+    whole = values_and_gradients()
+    taken = []
+    monkeypatch.setattr(_mex_kernels, "PART", 2)
+    product = _mex_kernels._product
+    monkeypatch.setattr(
+        _mex_kernels, "_product", lambda some, *rest: taken.append(len(some)) or product(some, *rest)
+    )
+    for part, all_at_once in zip(values_and_gradients(), whole, strict=True):
+        torch.testing.assert_close(part, all_at_once, rtol=1e-6, atol=1e-7)
+    assert max(taken) == 2
+    monkeypatch.undo()
+    for row in (0, 1, 2, 4):
+        for r in range(2):
+            truth = exact(rows_of(x, b)[row][r], beta).value
+            assert abs(whole[0][row, r].item() - truth) <= 1e-6 * magnitude(x[row], b[r])
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("beta", [1.0, -1.0, 30.0])
 def test_largest_x_and_largest_b_1e4_apart(dtype: torch.dtype, beta: float) -> None:
     """Every product of exponentials underflows, at once or (gap 300) in float32 only."""

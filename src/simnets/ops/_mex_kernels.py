@@ -30,6 +30,7 @@ from simnets.ops import approximations
 MEAN_FORM_UP_TO = 0.5  # |β|·(m − c̄); both forms are exact to a few units in the last place around here
 MEAN_FORM_FIRST = 0.1  # |β| below which it probably is all that is needed
 EXACT_CHUNK = 1 << 18  # entries of c = x + b held at once: 2 MB in float64, about a core's cache
+PART = 4096  # rows whose exponentials stay in the cache between one operation and the next
 
 
 class Functions(NamedTuple):
@@ -185,6 +186,18 @@ class Product(NamedTuple):
     total: Tensor  # Σ_i exp(β(x_i − shift))·exp(β(b_ri − extreme of b_r)), the shape of y
 
 
+def product(x: Tensor, b: Tensor, beta: float, f: Functions) -> Product:
+    """MEX with offsets; many rows are taken some after another (`benchmarks/mex.py`)."""
+    if not _in_parts(x):
+        return _product(x, b, beta, f)
+    parts = [_product(some, b, beta, f) for some in torch.split(x, PART)]
+    return Product(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+
+def _in_parts(x: Tensor) -> bool:
+    return x.dim() == 2 and len(x) > PART and x.device.type == "cpu"
+
+
 def _matmul(e: Tensor, e_b: Tensor) -> Tensor:
     if e.dim() == 3:
         return torch.matmul(e_b, e)
@@ -201,7 +214,7 @@ def _along(value: Tensor, x: Tensor) -> Tensor:
     return value if x.dim() == 3 else value.squeeze(1)
 
 
-def product(x: Tensor, b: Tensor, beta: float, f: Functions) -> Product:
+def _product(x: Tensor, b: Tensor, beta: float, f: Functions) -> Product:
     n = x.shape[1]
     m, m_b = extreme(x, beta, 1), extreme(b, beta, 1)
     shift, shift_b = _finite(m), _finite(m_b)
@@ -292,6 +305,20 @@ def product_gradient(
     grad: Tensor, x: Tensor, b: Tensor, beta: float, shift: Tensor, total: Tensor, f: Functions
 ) -> tuple[Tensor, Tensor]:
     """Gradients of Σ grad·MEX for x and b: weights w_ri = exp(β(x_i − m))·exp(β(b_ri − m_r))/total_r."""
+    if not _in_parts(x):
+        return _product_gradient(grad, x, b, beta, shift, total, f)
+    grad_x, grad_b = torch.empty_like(x), torch.zeros_like(b)
+    parts = (torch.split(value, PART) for value in (grad_x, grad, x, shift, total))
+    for into, of_y, of_x, m, t in zip(*parts, strict=True):
+        some_x, some_b = _product_gradient(of_y, of_x, b, beta, m, t, f)
+        into.copy_(some_x)
+        grad_b += some_b
+    return grad_x, grad_b
+
+
+def _product_gradient(
+    grad: Tensor, x: Tensor, b: Tensor, beta: float, shift: Tensor, total: Tensor, f: Functions
+) -> tuple[Tensor, Tensor]:
     n, m_b = x.shape[1], extreme(b, beta, 1)
     e = _exponentials(x, shift, beta, f)
     e_b = _exponentials(b, _finite(m_b), beta, f)
