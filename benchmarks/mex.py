@@ -4,6 +4,7 @@ Shortest times of interleaved runs and their ratio (MEX / other: lower is better
 thread, so that a busy machine matters little. One run, AVX2, torch 2.13, batch 8192, n = 64, forward:
 with offsets 3.1 times the plain product for k = 10 and 3.7 for k = 64 (with backward 3.7 and 3.0), 0.04 and
 0.01 of the broadcast formula; pooling 1.1 of logsumexp (2.0 for β = 0.001), 1.15 of mean and of amax.
+Many rows, some after another (AVX-512, with backward): 0.83 of all at once for n = 50, 0.57 for n = 200.
 """
 
 from __future__ import annotations

@@ -215,6 +215,8 @@ TUNED: dict[str, dict[str, Any]] = {
     "caffe_quick": {"filter_lr": 0.02},
     # searched with 200 channels
     **{f"convnet1_{channels}": {"filter_lr": 0.04} for channels in (50, 100, 200, 400, 800, 1600, 3200)},
+    # searched with 50 templates; those of order 1 have no templates of classes
+    **{f"simnet1_{n}": {"class_energy": 2.0, "filter_lr": 0.02} for n in (50, 100, 200, 400, 800)},
     "convnet2": {"filter_lr": 0.04},
     "nin_compact": _COMPACT | {"lr": 0.01, "filter_lr": 0.02},
     "resnet8": {"filter_lr": 0.04},
