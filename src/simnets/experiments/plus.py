@@ -1,7 +1,8 @@
 """Not in the paper: deeper networks within the budget of its two-layer network.
 
 That is 64.6 K parameters and 14.2 M operations, counted as everywhere here (`simnets.count_cost`).
-`simnet4` is a SimNet all through, `simnet2_plus` a separable ConvNet with a SimNet as classifier.
+`simnet4` is a SimNet all through, `simnet4_contrast_rectified` the same on patches of equal contrast and with
+thresholds between layers, `simnet2_plus` a separable ConvNet with a SimNet as classifier.
 What came out is in results/plus.json and, as a table, in results/README.md.
 """
 
@@ -23,6 +24,7 @@ EXPERIMENT = Experiment(
     trials=(
         Trial("simnet4", variant="distilled", changes=_DISTILLED),
         Trial("simnet4"),
+        Trial("simnet4_contrast_rectified"),
         Trial("simnet2_plus"),
     ),
     paper={},

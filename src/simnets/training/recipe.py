@@ -230,6 +230,7 @@ TUNED: dict[str, dict[str, Any]] = {
     "simnet3_compact": _DEEP | _COMPACT,
     "simnet3_compact_rectified": _DEEP | _COMPACT | {"normalize": True},
     "simnet4": _DEEP,
+    "simnet4_contrast_rectified": _DEEP | {"class_energy": 2.0},
 }
 
 
