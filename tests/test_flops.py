@@ -47,6 +47,12 @@ def test_more_layers_within_the_budget_of_two(name: str) -> None:
     assert cost(name).flops <= 14.2e6
 
 
+def test_more_layers_within_the_budget_of_the_compact_networks() -> None:
+    for compact in ("simnet3_compact", "nin_compact"):
+        assert cost("simnet3_compact_plus").params <= cost(compact).params
+        assert cost("simnet3_compact_plus").flops <= cost(compact).flops
+
+
 def test_depthwise_layers_by_hand() -> None:
     second = {layer.name: layer.flops for layer in cost("simnet2_plus").layers}
     assert second["layers.1.whiten"] == 2 * 14**2 * 32 * 9

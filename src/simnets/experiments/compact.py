@@ -2,6 +2,8 @@
 
 `simnet3_compact_rectified`, ours, has thresholds between layers and is trained with batch normalisation,
 which is folded away at the end; *normalized* is Network in Network trained with that.
+`simnet3_compact_plus`, ours, is the same budget spent otherwise: a separable ConvNet with a SimNet as
+classifier.
 What came out is in results/compact.json and, as a table, in results/README.md.
 """
 
@@ -17,6 +19,7 @@ EXPERIMENT = Experiment(
         Trial("nin_compact"),
         Trial("simnet3_compact_rectified"),
         Trial("nin_compact", variant="normalized", changes={"normalize": True}),
+        Trial("simnet3_compact_plus"),
     ),
     paper={("simnet3_compact", "", "cifar10"): 76.8, ("nin_compact", "", "cifar10"): 72.3},
 )

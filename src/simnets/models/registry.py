@@ -107,24 +107,32 @@ def _simnet4_contrast_rectified(input_shape: tuple[int, ...], num_classes: int) 
     )
 
 
-def _simnet2_plus(input_shape: tuple[int, ...], num_classes: int) -> Spec:
-    # The same budget again. A linear similarity, rectified, is what a ConvNet has, and costs half of an ℓ2
-    # similarity; a filter for each channel costs next to nothing beside W. What that saves makes the network
-    # deep and wide. The classifier is a SimNet's: ℓ2 similarities and MEX.
-    channels = (32, 64, 96, 96, 112, 112)
+def _separable(
+    whitened: int, channels: tuple[int, ...], templates: int, *, field: int, padding: int
+) -> Callable[[tuple[int, ...], int], Spec]:
+    # A linear similarity, rectified, is what a ConvNet has, and costs half of an ℓ2 similarity; a filter for
+    # each channel costs next to nothing beside W. What that saves makes a network deep and wide. The
+    # classifier is a SimNet's: ℓ2 similarities and MEX.
     linear: dict[str, Any] = {
         "kind": "linear",
         "weights_mode": "none",
         "bias_mode": "learned",
         "rectify": True,
     }
-    separable: dict[str, Any] = {"depthwise": True, "field": 3, "padding": 1}
-    layers = [LayerSpec(whitened=_reduced(24, 5, input_shape[0]), templates=channels[0], pool=2, **linear)]
-    for number, (before, after) in enumerate(pairwise(channels)):
-        pool = 2 if number == 1 else 0
-        layers.append(LayerSpec(whitened=before, templates=after, pool=pool, **separable, **linear))
-    layers.append(LayerSpec(whitened=channels[-1], templates=64, **separable))
-    return DeepSimNetSpec(input_shape=input_shape, num_classes=num_classes, layers=tuple(layers))
+    depthwise: dict[str, Any] = {"depthwise": True, "field": 3, "padding": 1}
+
+    def spec(input_shape: tuple[int, ...], num_classes: int) -> Spec:
+        first = _reduced(whitened, field, input_shape[0])
+        layers = [
+            LayerSpec(whitened=first, templates=channels[0], field=field, padding=padding, pool=2, **linear)
+        ]
+        for number, (before, after) in enumerate(pairwise(channels)):
+            pool = 2 if number == 1 else 0
+            layers.append(LayerSpec(whitened=before, templates=after, pool=pool, **depthwise, **linear))
+        layers.append(LayerSpec(whitened=channels[-1], templates=templates, **depthwise))
+        return DeepSimNetSpec(input_shape=input_shape, num_classes=num_classes, layers=tuple(layers))
+
+    return spec
 
 
 def _simnet3(channels: int, noise: float) -> Callable[[tuple[int, ...], int], Spec]:
@@ -179,12 +187,17 @@ ENTRIES: dict[str, Entry] = {
         _simnet2_contrast_rectified,
     ),
     "simnet2_plus": Entry(
-        "a separable ConvNet with a SimNet for a classifier, in the budget of simnet2, ours", _simnet2_plus
+        "a separable ConvNet with a SimNet for a classifier, in the budget of simnet2, ours",
+        _separable(24, (32, 64, 96, 96, 112, 112), 64, field=5, padding=0),
     ),
     "simnet3": Entry("three-layer SimNet, 192 channels, noise (section 6.4)", _simnet3(192, 0.3)),
     "simnet3_compact": Entry("three-layer SimNet, 10 channels (section 6.4)", _simnet3(10, 0.0)),
     "simnet3_compact_rectified": Entry(
         "three-layer SimNet, 10 channels, with thresholds between, ours", _simnet3_compact_rectified
+    ),
+    "simnet3_compact_plus": Entry(
+        "a separable ConvNet with a SimNet for a classifier, in the budget of simnet3_compact, ours",
+        _separable(6, (16, 20, 24, 26, 26), 20, field=3, padding=1),
     ),
     "simnet4": Entry("four-layer SimNet in the budget of simnet2, ours", _simnet4),
     "simnet4_contrast_rectified": Entry(

@@ -205,12 +205,13 @@ _ADAPTED: dict[str, dict[str, Any]] = {
 
 # What a network needs that differs from the defaults above, chosen on held-out training images by
 # `benchmarks/proxies.py` (results/proxies.jsonl, docs/training_notes.md). `simnet3` is far too large for such
-# a choice here; it and `simnet4` have what `simnet3_compact` needs. Those of `simnet2_plus` are the
-# first that were tried.
+# a choice here; it and `simnet4` have what `simnet3_compact` needs. Those of `simnet2_plus` and
+# `simnet3_compact_plus` are the first that were tried.
 _DEEP: dict[str, Any] = {"energy": 0.5, "template_lr": 1.0, "weight_lr": 1.0}
 # 5 K parameters cannot memorise: what keeps larger networks from it only makes the task harder for these.
 # In 16 epochs 0.005, 0.01 and 0.02 are a tie for the filters; with 0.02 a long run stands still at its peak.
 _COMPACT: dict[str, Any] = {"filter_lr": 0.005, "label_smoothing": 0.0, "shift": 2}
+_SEPARABLE: dict[str, Any] = {"filter_lr": 0.02, "template_lr": 1.0, "weight_lr": 1.0, "normalize": True}
 TUNED: dict[str, dict[str, Any]] = {
     "caffe_quick": {"filter_lr": 0.02},
     # searched with 200 channels
@@ -220,7 +221,7 @@ TUNED: dict[str, dict[str, Any]] = {
     "convnet2": {"filter_lr": 0.04},
     "nin_compact": _COMPACT | {"lr": 0.01, "filter_lr": 0.02},
     "resnet8": {"filter_lr": 0.04},
-    "simnet2_plus": {"filter_lr": 0.02, "template_lr": 1.0, "weight_lr": 1.0, "normalize": True},
+    "simnet2_plus": _SEPARABLE,
     "simnet2": _DEEP | {"class_energy": 2.0},
     "simnet2_contrast": _DEEP | {"class_energy": 2.0},
     "simnet2_contrast_rectified": _DEEP | {"class_energy": 2.0},
@@ -229,6 +230,7 @@ TUNED: dict[str, dict[str, Any]] = {
     "simnet3": _DEEP,
     "simnet3_compact": _DEEP | _COMPACT,
     "simnet3_compact_rectified": _DEEP | _COMPACT | {"normalize": True},
+    "simnet3_compact_plus": _COMPACT | _SEPARABLE | {"class_energy": 2.0},
     "simnet4": _DEEP,
     "simnet4_contrast_rectified": _DEEP | {"class_energy": 2.0},
 }
