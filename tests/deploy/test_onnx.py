@@ -51,7 +51,7 @@ def scores(path: Path, images: torch.Tensor) -> np.ndarray[Any, Any]:
         "simnet2",
         "simnet2_plus",
         "simnet4",
-        "simnet4_contrast_rectified",
+        "simnet3_compact_plus",
         "simnet3_compact",
         "convnet1_50",
         "convnet2",

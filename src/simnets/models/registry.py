@@ -97,16 +97,6 @@ def _simnet4(input_shape: tuple[int, ...], num_classes: int) -> Spec:
     return DeepSimNetSpec(input_shape=input_shape, num_classes=num_classes, layers=layers)
 
 
-def _simnet4_contrast_rectified(input_shape: tuple[int, ...], num_classes: int) -> Spec:
-    # without their mean and contrast patches need fewer channels, which pays for the thresholds
-    return _simnet4(input_shape, num_classes).replace(
-        whitened=(_reduced(14, 5, input_shape[0]), 32, 48, 56),
-        contrast=(0.1, 0.0, 0.0, 0.0),
-        rectify=(True, True, True, False),
-        bias_mode=("learned", "learned", "learned", "none"),
-    )
-
-
 def _separable(
     whitened: int, channels: tuple[int, ...], templates: int, *, field: int, padding: int
 ) -> Callable[[tuple[int, ...], int], Spec]:
@@ -200,10 +190,6 @@ ENTRIES: dict[str, Entry] = {
         _separable(6, (16, 20, 24, 26, 26), 20, field=3, padding=1),
     ),
     "simnet4": Entry("four-layer SimNet in the budget of simnet2, ours", _simnet4),
-    "simnet4_contrast_rectified": Entry(
-        "four-layer SimNet on patches of equal contrast, with thresholds between, ours",
-        _simnet4_contrast_rectified,
-    ),
     **{
         f"convnet1_{n}": Entry(f"single-layer ConvNet, {n} filters (section 6.2)", _convnet1(n))
         for n in (50, 100, 200, 400, 800, 1600, 3200)

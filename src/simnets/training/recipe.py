@@ -232,7 +232,6 @@ TUNED: dict[str, dict[str, Any]] = {
     "simnet3_compact_rectified": _DEEP | _COMPACT | {"normalize": True},
     "simnet3_compact_plus": _COMPACT | _SEPARABLE | {"class_energy": 2.0},
     "simnet4": _DEEP,
-    "simnet4_contrast_rectified": _DEEP | {"class_energy": 2.0},
 }
 
 
