@@ -50,7 +50,7 @@ class ExportReport(Comparison):
         lines = [written, *self.compared("ONNX Runtime")]
         if self.int8 and not self.float_similarities and self.agreement < _ENOUGH:
             lines.append(
-                "int8 changes the first class of many images; float_similarities (--float-similarities) keeps it"
+                "int8 changes the class of many images; float_similarities (--float-similarities) keeps it"
             )
         return lines
 

@@ -20,7 +20,8 @@ _DISTILLED: dict[str, Any] = {
 _CONTRAST_RECTIFIED: dict[str, Any] = {
     "variant": "contrast-rectified",
     "options": {
-        "whitened": [14, 32, 48, 56],  # patches without mean and contrast need fewer, which pays for thresholds
+        # patches without mean and contrast need fewer of the first, which pays for the thresholds
+        "whitened": [14, 32, 48, 56],
         "contrast": [0.1, 0.0, 0.0, 0.0],
         "rectify": [True, True, True, False],
         "bias_mode": ["learned", "learned", "learned", "none"],
