@@ -288,7 +288,7 @@ def _label_points(axes: Axes, rows: list[Row]) -> None:
     taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in points]
     heights = sorted(range(-90, 91, 9), key=lambda height: (abs(height), -height))
     places = [((step, height - 3), side) for height in heights for step, side in ((8, "left"), (-8, "right"))]
-    room, to_data = axes.get_window_extent(), axes.transData.inverted()
+    room, to_data = axes.get_window_extent().padded(-4), axes.transData.inverted()
     # from the top, so that of two points close together the upper one has the upper name
     for row, (x, y) in sorted(zip(rows, points, strict=True), key=lambda pair: -pair[0].accuracy):
         name = axes.annotate(
