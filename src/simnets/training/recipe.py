@@ -205,8 +205,8 @@ _ADAPTED: dict[str, dict[str, Any]] = {
 
 # What a network needs that differs from the defaults above, chosen on held-out training images by
 # `benchmarks/proxies.py` (results/proxies.jsonl, docs/training_notes.md). `simnet3` is far too large for such
-# a choice here; it and `simnet4` have what `simnet3_compact` needs. Those of `simnet2_plus` and
-# `simnet3_compact_plus` are the first that were tried.
+# a choice here; it and `simnet4` have what `simnet3_compact` needs. Those of `simnet2_plus` are the
+# first that were tried, and `simnet3_compact_plus` took them over, where half of the rate is a tie.
 _DEEP: dict[str, Any] = {"energy": 0.5, "template_lr": 1.0, "weight_lr": 1.0}
 # 5 K parameters cannot memorise: what keeps larger networks from it only makes the task harder for these.
 # In 16 epochs 0.005, 0.01 and 0.02 are a tie for the filters; with 0.02 a long run stands still at its peak.
